@@ -1,0 +1,21 @@
+"""FedDUAL: federated training under data heterogeneity, and diagnostics of what happens inside."""
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["Run", "UserError", "compare", "open", "resolve", "rounds", "run"]
+
+if TYPE_CHECKING:
+    from feddual.api import Run, compare, open, rounds, run
+    from feddual.config import resolve
+    from feddual.errors import UserError
+
+_HOMES = {"resolve": "feddual.config", "UserError": "feddual.errors"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'feddual' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES.get(name, "feddual.api")), name)

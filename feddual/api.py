@@ -1,0 +1,196 @@
+"""What a notebook uses: `feddual.run`, `feddual.rounds`, `feddual.open`, `feddual.compare`."""
+
+import html
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from feddual import config as configs
+from feddual.errors import UserError
+from feddual.partition import Partition
+from feddual.run_dir import RunDir
+from feddual.summary import summarise
+from feddual.weights import assign
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from feddual.engine import RoundRecord
+    from feddual.probes import Probe
+
+
+class Run:
+    """A run on disk, finished or not. Tables are read when asked for, and again after `refresh()`."""
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self._dir = RunDir(path)
+        self.path = Path(path)
+        self.config = configs.resolve(self._dir.read_config())
+
+    def refresh(self) -> "Run":
+        """Forget what was read, so that the tables show the present state of a run under way."""
+        return Run(self.path)
+
+    @cached_property
+    def metrics(self) -> "pd.DataFrame":
+        """A row per round."""
+        return self._frame("metrics")
+
+    @cached_property
+    def clients(self) -> "pd.DataFrame":
+        """A row per client and round."""
+        return self._frame("clients")
+
+    @cached_property
+    def timings(self) -> "pd.DataFrame":
+        """Seconds and memory per round."""
+        return self._frame("timings")
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        """Versions and hardware."""
+        return self._dir.read_json("environment.json") or {}
+
+    @cached_property
+    def partition(self) -> Partition:
+        """Who holds which example."""
+        arrays = self._dir.read_partition()
+        return Partition(arrays["indices"], arrays["offsets"])
+
+    @cached_property
+    def histograms(self) -> np.ndarray:
+        """Examples of each class at each client."""
+        return self._dir.read_partition()["histograms"]
+
+    @property
+    def checkpoints(self) -> list[int]:
+        """The rounds whose weights are kept."""
+        return self._dir.checkpoint_rounds()
+
+    def summary(self, target: float | None = None) -> dict[str, Any]:
+        """The run in a line: accuracy over the last 10 % of rounds, final, best, rounds and seconds to a target."""
+        return summarise(self.config.to_dict(), self._dir.rows("metrics"), self._dir.rows("timings"), target)
+
+    def weights(self, round_index: int | None = None) -> dict[str, np.ndarray]:
+        """The global weights after a round (the last kept one by default), by path."""
+        checkpoint = self._checkpoint(round_index)
+        return checkpoint.layout.split(checkpoint.weights)
+
+    def model(self, round_index: int | None = None) -> Any:
+        """The global model after a round as a keras.Model, from preprocessed images to logits."""
+        from feddual import datasets, models, seeding
+
+        checkpoint = self._checkpoint(round_index)
+        dataset = datasets.load(self.config.dataset, self.config.runtime.data_dir)
+        network = models.build(self.config.model, dataset.input_shape, dataset.num_classes,
+                               seeding.seed(self.config.seed, "initialisation"), self.config.runtime.data_dir)
+        assign(network.model, checkpoint.weights)
+        return network.model
+
+    def probe(self, name: str) -> "pd.DataFrame":
+        """What a probe recorded."""
+        import pandas as pd
+
+        files = sorted((self.path / "probes" / name).glob("*.jsonl"))
+        if not files:
+            raise UserError(f"{self.path}: no probe {name!r} recorded here")
+        return pd.concat([pd.read_json(file, lines=True) for file in files], ignore_index=True)
+
+    def _checkpoint(self, round_index: int | None) -> Any:
+        if round_index is not None:
+            return self._dir.read_checkpoint(round_index)
+        checkpoint = self._dir.last_good_checkpoint()
+        if checkpoint is None:
+            raise UserError(f"{self.path}: no checkpoint yet")
+        return checkpoint
+
+    def _frame(self, log: str) -> "pd.DataFrame":
+        import pandas as pd
+
+        return pd.DataFrame(self._dir.rows(log))
+
+    def __repr__(self) -> str:
+        summary = self.summary()
+        accuracy = "no accuracy yet" if summary["final"] is None else f"accuracy {summary['final']:.1%}"
+        return f"Run({str(self.path)!r}: {summary['algorithm']} on {summary['dataset']}, round {summary['rounds']}, {accuracy})"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(key.replace('_', ' '))}</th><td>{html.escape(_shown(value))}</td></tr>"
+            for key, value in self.summary().items() if value is not None
+        )
+        return f"<table><caption>{html.escape(str(self.path))}</caption>{rows}</table>"
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def rounds(
+    source: configs.Source,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    probes: "Sequence[Probe]" = (),
+) -> "Iterator[RoundRecord]":
+    """Run an experiment and yield each round as it ends.
+
+    Args:
+        source: A preset's name, a YAML file, a mapping or an experiment.
+        overrides: Dotted keys, such as `{"training.rounds": 5}`.
+        out: The run directory; by default `runs/<name>`, with a number when that is taken.
+        resume: Continue a run in `out`.
+        probes: Probe objects, besides those of the config.
+    """
+    from feddual import engine
+
+    experiment = configs.resolve(source, overrides)
+    yield from engine.rounds(experiment, out or free_directory(experiment.name), resume, probes)
+
+
+def run(
+    source: configs.Source,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    probes: "Sequence[Probe]" = (),
+    progress: bool = True,
+) -> Run:
+    """Run an experiment to its end and return it; arguments as for `rounds`."""
+    from feddual import engine
+    from feddual.progress import RunProgress
+
+    experiment = configs.resolve(source, overrides)
+    path = Path(out) if out is not None else free_directory(experiment.name)
+    with RunProgress(experiment, enabled=progress) as shown:
+        for record in engine.rounds(experiment, path, resume, probes, shown.preparing):
+            shown.update(record)
+    return Run(path)
+
+
+def open(path: str | os.PathLike[str]) -> Run:
+    """The run in a directory."""
+    return Run(path)
+
+
+def compare(*runs: "Run | str | os.PathLike[str]", target: float | None = None) -> "pd.DataFrame":
+    """A table with a row per run: accuracy, final and best round, rounds and seconds to a target."""
+    import pandas as pd
+
+    opened = [item if isinstance(item, Run) else Run(item) for item in runs]
+    return pd.DataFrame([{"run": str(item.path), **item.summary(target)} for item in opened]).set_index("run")
+
+
+def free_directory(name: str) -> Path:
+    """`runs/<name>`, or the first of `runs/<name>-2`, `-3`, ... that does not exist."""
+    path, number = Path("runs") / name, 1
+    while path.exists():
+        number += 1
+        path = Path("runs") / f"{name}-{number}"
+    return path

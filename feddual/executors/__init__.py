@@ -1,0 +1,28 @@
+"""Executors run functions on workers; they know nothing of federated learning. One file each, found by its name."""
+
+import importlib
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+from feddual.plugins import module_names
+
+
+class Executor(Protocol):
+    """Runs a function, named by `package.module:function`, over tasks."""
+
+    def imap(self, function_path: str, tasks: Iterable[Any]) -> Iterator[Any]:
+        """Results in the order of the tasks."""
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+
+
+def names() -> tuple[str, ...]:
+    """The executors of this package."""
+    return module_names(__file__)
+
+
+def create(runtime: Any) -> Executor:
+    """The executor of an experiment's `runtime` section."""
+    executor: Executor = importlib.import_module(f"feddual.executors.{runtime.executor}").create(runtime)
+    return executor

@@ -1,0 +1,56 @@
+"""A partitioned data set with a view for each client, ready for a network."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from feddual import datasets
+from feddual.datasets import Dataset
+from feddual.partition import Partition
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The data set, who holds what, and the inputs the network takes.
+
+    `train_inputs` and `test_inputs` are the images as they are stored (preprocessed when a view is asked for, so memory
+    follows the active clients), or features that a frozen prefix computed from them, possibly mapped from a file.
+    """
+
+    dataset: Dataset
+    partition: Partition
+    preprocess: str
+    train_features: np.ndarray | None = None
+    test_features: np.ndarray | None = None
+
+    @property
+    def num_clients(self) -> int:
+        return self.partition.num_clients
+
+    def client(self, client_id: int) -> tuple[np.ndarray, np.ndarray]:
+        """A client's inputs (float32) and labels (int32)."""
+        indices = self.partition.client(client_id)
+        return self._inputs(self.dataset.x_train, self.train_features, indices), _labels(self.dataset.y_train[indices])
+
+    def train(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and labels of any training examples."""
+        return self._inputs(self.dataset.x_train, self.train_features, indices), _labels(self.dataset.y_train[indices])
+
+    def test(self) -> tuple[np.ndarray, np.ndarray]:
+        """The server's test inputs and labels."""
+        indices = slice(None)
+        return self._inputs(self.dataset.x_test, self.test_features, indices), _labels(self.dataset.y_test)
+
+    def histograms(self) -> np.ndarray:
+        """Examples of each class at each client, shape (num_clients, num_classes)."""
+        return self.partition.histograms(self.dataset.y_train, self.dataset.num_classes)
+
+    def _inputs(self, images: np.ndarray, features: np.ndarray | None, indices: Any) -> np.ndarray:
+        if features is not None:
+            return np.asarray(features[indices], np.float32)
+        return datasets.preprocess(images[indices], self.preprocess)
+
+
+def _labels(labels: np.ndarray) -> np.ndarray:
+    return labels.astype(np.int32)

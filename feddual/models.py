@@ -1,0 +1,269 @@
+"""Keras builders with explicit layer names, and the split of a network into a frozen prefix and a trained part.
+
+Each builder is a function `build(input_shape, num_classes, ...) -> keras.Model` that returns logits; its keyword
+parameters are keys of the config's `model` section, its name the value of `model.name`. A user's own builder is
+`model: {name: "my_package.nets:build", ...}`.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from feddual import datasets
+from feddual._lazy import keras
+from feddual.errors import UserError
+from feddual.plugins import load_attribute
+from feddual.weights import Layout, fingerprint, frozen_weights
+
+Shape = Sequence[int]
+Activation = Annotated[Literal["relu", "tanh"], Field(description="of the hidden layers")]
+Weights = Annotated[str, Field(description="imagenet (found locally or downloaded), random, or a .weights.h5 file")]
+Width = Annotated[int, Field(ge=1, description="units of the hidden layer")]
+
+
+def lenet5(input_shape: Shape, num_classes: int, activation: Activation = "relu") -> Any:
+    """LeNet-5 (LeCun et al., 1998) on unpadded images: 44,426 parameters for 28 x 28 x 1 and 10 classes."""
+    layers = keras.layers
+    return keras.Sequential([
+        keras.Input(input_shape, name="images"),
+        layers.Conv2D(6, 5, activation=activation, name="conv1"),
+        layers.AveragePooling2D(2, name="pool1"),
+        layers.Conv2D(16, 5, activation=activation, name="conv2"),
+        layers.AveragePooling2D(2, name="pool2"),
+        layers.Flatten(name="flatten"),
+        layers.Dense(120, activation=activation, name="dense1"),
+        layers.Dense(84, activation=activation, name="dense2"),
+        layers.Dense(num_classes, name="output"),
+    ], name="lenet5")
+
+
+def lenet_published(input_shape: Shape, num_classes: int) -> Any:
+    """The network of the public FedDUAL code: tanh, six filters twice, Dense 120 per pixel; 164,116 parameters."""
+    layers = keras.layers
+    return keras.Sequential([
+        keras.Input(input_shape, name="images"),
+        layers.Conv2D(6, 5, activation="tanh", name="conv1"),
+        layers.AveragePooling2D(2, name="pool1"),
+        layers.Conv2D(6, 5, activation="tanh", name="conv2"),
+        layers.AveragePooling2D(2, name="pool2"),
+        layers.Dense(120, activation="tanh", name="dense1"),
+        layers.Flatten(name="flatten"),
+        layers.Dense(84, activation="tanh", name="dense2"),
+        layers.Dense(num_classes, name="output"),
+    ], name="lenet_published")
+
+
+def mlp(
+    input_shape: Shape,
+    num_classes: int,
+    hidden: Annotated[list[Width], Field(description="units of each hidden layer; none gives softmax regression")] = [64],  # noqa: B006
+    activation: Activation = "relu",
+) -> Any:
+    """Fully connected layers."""
+    layers = keras.layers
+    return keras.Sequential([
+        keras.Input(input_shape, name="images"),
+        layers.Flatten(name="flatten"),
+        *(layers.Dense(units, activation=activation, name=f"dense{i}") for i, units in enumerate(hidden, 1)),
+        layers.Dense(num_classes, name="output"),
+    ], name="mlp")
+
+
+def vgg_small(
+    input_shape: Shape,
+    num_classes: int,
+    batch_norm: Annotated[bool, Field(description="batch normalisation after each convolution")] = False,
+) -> Any:
+    """Six 3 x 3 convolutions in the manner of VGG, all trainable: 7 million multiply-adds for 32 x 32 x 3."""
+    layers = keras.layers
+    stack = [keras.Input(input_shape, name="images")]
+    for block, width in enumerate((16, 24, 48), 1):
+        for number in (1, 2):
+            stack += _convolution(width, f"block{block}_conv{number}", batch_norm)
+        stack.append(layers.MaxPooling2D(2, name=f"block{block}_pool"))
+    stack += [
+        layers.Flatten(name="flatten"),
+        layers.Dense(64, activation="relu", name="dense1"),
+        layers.Dense(num_classes, name="output"),
+    ]
+    return keras.Sequential(stack, name="vgg_small")
+
+
+def vgg16(input_shape: Shape, num_classes: int, hidden: Width = 64, weights: Weights = "imagenet") -> Any:
+    """ImageNet's VGG16 convolutions, frozen, average pooling, Dense `hidden`, Dense classes: a trained head."""
+    return _vgg16(input_shape, num_classes, hidden, weights, trainable=False)
+
+
+def vgg16_finetune(input_shape: Shape, num_classes: int, hidden: Width = 64, weights: Weights = "imagenet") -> Any:
+    """The same network with every layer trained."""
+    return _vgg16(input_shape, num_classes, hidden, weights, trainable=True)
+
+
+def vgg16_bn_cifar(
+    input_shape: Shape,
+    num_classes: int,
+    dropout: Annotated[float, Field(ge=0, lt=1, description="after the two wide layers")] = 0.5,
+) -> Any:
+    """VGG16 with batch normalisation and two layers of 4096, as FedMut trains it from scratch; 33.6 M parameters."""
+    layers = keras.layers
+    stack = [keras.Input(input_shape, name="images")]
+    for block, (width, count) in enumerate(((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)), 1):
+        for number in range(1, count + 1):
+            stack += _convolution(width, f"block{block}_conv{number}", batch_norm=True)
+        stack.append(layers.MaxPooling2D(2, name=f"block{block}_pool"))
+    stack.append(layers.Flatten(name="flatten"))
+    for number in (1, 2):
+        stack.append(layers.Dense(4096, activation="relu", name=f"dense{number}"))
+        stack.append(layers.Dropout(dropout, name=f"dropout{number}"))
+    return keras.Sequential([*stack, layers.Dense(num_classes, name="output")], name="vgg16_bn_cifar")
+
+
+def _convolution(width: int, name: str, batch_norm: bool) -> list[Any]:
+    layers = keras.layers
+    if not batch_norm:
+        return [layers.Conv2D(width, 3, padding="same", activation="relu", name=name)]
+    return [
+        layers.Conv2D(width, 3, padding="same", name=name),
+        layers.BatchNormalization(momentum=0.9, epsilon=1e-5, name=f"{name}_bn"),
+        layers.ReLU(name=f"{name}_relu"),
+    ]
+
+
+def _vgg16(input_shape: Shape, num_classes: int, hidden: int, weights: str, trainable: bool) -> Any:
+    images = keras.Input(input_shape, name="images")
+    base = keras.applications.VGG16(include_top=False, weights=None, input_tensor=images)
+    _load_vgg16(base, weights)
+    for layer in base.layers:
+        layer.trainable = trainable
+    x = keras.layers.GlobalAveragePooling2D(name="pool")(base.output)
+    x = keras.layers.Dense(hidden, activation="relu", name="dense1")(x)
+    return keras.Model(images, keras.layers.Dense(num_classes, name="output")(x), name="vgg16")
+
+
+VGG16_FILE = "vgg16_imagenet_notop.weights.h5"
+
+
+def _load_vgg16(base: Any, weights: str) -> None:
+    if weights == "random":
+        return
+    try:
+        if weights == "imagenet":
+            original = keras.applications.VGG16(include_top=False, weights="imagenet", input_shape=base.input_shape[1:])
+            base.set_weights(original.get_weights())
+        else:
+            base.load_weights(weights)
+    except Exception as error:  # Keras raises bare exceptions for a host out of reach and for a file of another shape
+        raise UserError(
+            f"model.weights: VGG16 weights {weights!r} cannot be loaded "
+            f"({str(error).splitlines()[0][:120]}). Put {VGG16_FILE} into a folder given by --data-dir or FEDDUAL_DATA, "
+            "or use weights: random"
+        ) from error
+
+
+MODELS: dict[str, Callable[..., Any]] = {
+    builder.__name__: builder
+    for builder in (lenet5, lenet_published, mlp, vgg16, vgg16_bn_cifar, vgg16_finetune, vgg_small)
+}
+
+
+# --- networks -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Network:
+    """A built model, cut where training begins."""
+
+    model: Any  # images -> logits, the whole
+    prefix: Any | None  # images -> features through the leading frozen layers, if there are any with weights
+    trained: Any  # what comes after the prefix -> (penultimate activations, logits)
+    layout: Layout
+    preprocess: str
+
+    @property
+    def frozen_hash(self) -> str:
+        """Identifies the prefix's weights."""
+        weights = frozen_weights(self.model)
+        return fingerprint(*map(np.asarray, weights)) if weights else ""
+
+
+def build(config: Any, input_shape: Shape, num_classes: int, seed: int = 0, data_dir: str | None = None,
+          preprocess: str = "auto") -> Network:
+    """Build the network of a config's `model` section; the same seed gives the same initial weights."""
+    parameters = config.model_dump()
+    name = parameters.pop("name")
+    if name in ("vgg16", "vgg16_finetune") and parameters["weights"] == "imagenet":
+        parameters["weights"] = str(datasets.find_file(VGG16_FILE, data_dir) or "imagenet")
+    builder = load_attribute(name, "model.name") if ":" in name else MODELS[name]
+    with seeded_initialisers(seed):
+        try:
+            model = builder(tuple(input_shape), num_classes, **parameters)
+        except UserError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise UserError(f"model.name: {name!r} cannot be built for inputs of shape {tuple(input_shape)} and "
+                            f"{num_classes} classes: {str(error).splitlines()[0]}") from error
+    _check(model, name, num_classes)
+    if preprocess == "auto":
+        preprocess = "vgg16" if name in ("vgg16", "vgg16_finetune") else "unit"
+    prefix, trained = split(model)
+    return Network(model, prefix, trained, Layout.of_model(model), preprocess)
+
+
+@contextmanager
+def seeded_initialisers(seed: int) -> Iterator[None]:
+    """Keras draws the seeds of unseeded initialisers from Python's generator: fix it here, and leave no trace."""
+    before = random.getstate()
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+
+
+def _check(model: Any, name: str, num_classes: int) -> None:
+    if not isinstance(model, keras.Model):
+        raise UserError(f"model.name: {name!r} returned {type(model).__name__}, not a keras.Model")
+    if isinstance(model.output_shape, list) or tuple(model.output_shape) != (None, num_classes):
+        raise UserError(f"model.name: {name!r} has outputs of shape {model.output_shape}; expected (None, "
+                        f"{num_classes}), one logit per class")
+    activation = getattr(model.layers[-1], "activation", None)
+    if isinstance(model.layers[-1], keras.layers.Softmax) or getattr(activation, "__name__", "") == "softmax":
+        raise UserError(f"model.name: {name!r} ends in a softmax; return logits (no activation on the last layer)")
+    if not model.trainable_variables:
+        raise UserError(f"model.name: {name!r} has no trainable weights")
+
+
+def split(model: Any) -> tuple[Any | None, Any]:
+    """Cut a model after its leading frozen layers.
+
+    Only a chain of layers is cut; anything else is trained whole. Layers without weights that follow a frozen one
+    (pooling, flattening) belong to the prefix, since their output is the smaller thing to keep.
+
+    Returns:
+        The prefix, or None, and the rest with two outputs: penultimate activations and logits.
+    """
+    cut = None
+    previous = None
+    for layer in model.layers:
+        if previous is not None and not (_single(layer) and layer.input is previous.output):
+            break
+        if layer.trainable_variables or any("seed_generator" in variable.path for variable in layer.variables):
+            break
+        previous = layer
+        if layer.weights or cut is not None:
+            cut = layer
+    inputs, output, last = model.inputs[0], model.outputs[0], model.layers[-1]
+    features = last.input if _single(last) and last.output is output and last.weights else output
+    if cut is None:
+        return None, keras.Model(inputs, [features, output], name="trained")
+    prefix = keras.Model(inputs, cut.output, name="prefix")
+    return prefix, keras.Model(cut.output, [features, output], name="trained")
+
+
+def _single(layer: Any) -> bool:
+    return len(layer._inbound_nodes) == 1 and not isinstance(layer.input, list)

@@ -1,0 +1,84 @@
+"""A bar for people, plain lines where nobody watches."""
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from feddual.engine import RoundRecord
+
+
+class RunProgress:
+    """Follows a run: round, accuracy, loss, clients per second, time left."""
+
+    def __init__(self, experiment: Any, enabled: bool = True, label: str | None = None):
+        self._enabled = enabled
+        self._label = label or f"{experiment.algorithm.name} · {experiment.name}"
+        self._rounds = experiment.training.rounds
+        self._console = Console(stderr=True)
+        self._live = enabled and (self._console.is_terminal or self._console.is_jupyter)
+        self._started = time.perf_counter()
+        self._seen = 0
+        self._prepared = 0.0
+        self._task: TaskID | None = None
+        self._preparation: TaskID | None = None
+        self._bar = Progress(
+            TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(),
+            TextColumn("{task.fields[facts]}"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+            console=self._console, disable=not self._live,
+        )
+
+    def __enter__(self) -> "RunProgress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """A long preparation, such as the features of frozen layers."""
+        if self._live:
+            if self._preparation is None:
+                self._preparation = self._bar.add_task(what, total=total, facts="")
+            self._bar.update(self._preparation, description=what, completed=done, total=total)
+        elif self._enabled and time.perf_counter() - self._prepared > 10:
+            self._prepared = time.perf_counter()
+            print(f"{what}: {done} of {total}", file=sys.stderr, flush=True)
+
+    def update(self, record: "RoundRecord") -> None:
+        """A round has ended."""
+        if not self._enabled:
+            return
+        if self._seen == 0:  # what came before the first round is no measure of the rounds to come
+            self._started = time.perf_counter() - record.timings["seconds"]
+        self._seen += 1
+        facts = self._facts(record)
+        if self._live:
+            if self._task is None:
+                self._task = self._bar.add_task(self._label, total=record.num_rounds, facts="",
+                                                completed=record.round_index - 1)
+            self._bar.update(self._task, completed=record.round_index, facts=facts)
+        else:
+            elapsed = time.perf_counter() - self._started
+            left = elapsed / self._seen * (record.num_rounds - record.round_index)
+            print(f"round {record.round_index}/{record.num_rounds}  {facts}  {_clock(left)} left", file=sys.stderr, flush=True)
+
+    def _facts(self, record: "RoundRecord") -> str:
+        metrics = record.metrics
+        parts = []
+        if metrics.get("accuracy") is not None:
+            parts.append(f"accuracy {metrics['accuracy']:.1%}  loss {metrics['loss']:.3f}")
+        parts.append(f"{metrics['num_clients'] / max(record.timings['train_seconds'], 1e-9):.1f} clients/s")
+        if metrics["num_set_aside"]:
+            parts.append(f"{metrics['num_set_aside']} set aside (not finite)")
+        return "  ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
