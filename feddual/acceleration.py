@@ -41,8 +41,11 @@ def features(network: Network, images: np.ndarray, progress: Progress | None = N
 
 
 def _write(path: Path, network: Network, images: np.ndarray, progress: Progress | None) -> None:
-    prefix = tf.function(lambda x: network.prefix(x, training=False), autograph=False,
-                         input_signature=[tf.TensorSpec([None, *images.shape[1:]])])
+    prefix = tf.function(
+        lambda x: network.prefix(x, training=False),
+        autograph=False,
+        input_signature=[tf.TensorSpec([None, *images.shape[1:]])],
+    )
     descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".partial")
     os.close(descriptor)
     try:

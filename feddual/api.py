@@ -86,8 +86,13 @@ class Run:
 
         checkpoint = self._checkpoint(round_index)
         dataset = datasets.load(self.config.dataset, self.config.runtime.data_dir)
-        network = models.build(self.config.model, dataset.input_shape, dataset.num_classes,
-                               seeding.seed(self.config.seed, "initialisation"), self.config.runtime.data_dir)
+        network = models.build(
+            self.config.model,
+            dataset.input_shape,
+            dataset.num_classes,
+            seeding.seed(self.config.seed, "initialisation"),
+            self.config.runtime.data_dir,
+        )
         assign(network.model, checkpoint.weights)
         return network.model
 
@@ -114,14 +119,16 @@ class Run:
         return pd.DataFrame(self._dir.rows(log))
 
     def __repr__(self) -> str:
-        summary = self.summary()
-        accuracy = "no accuracy yet" if summary["final"] is None else f"accuracy {summary['final']:.1%}"
-        return f"Run({str(self.path)!r}: {summary['algorithm']} on {summary['dataset']}, round {summary['rounds']}, {accuracy})"
+        facts = self.summary()
+        accuracy = "no accuracy yet" if facts["final"] is None else f"accuracy {facts['final']:.1%}"
+        what = f"{facts['algorithm']} on {facts['dataset']}, round {facts['rounds']}, {accuracy}"
+        return f"Run({str(self.path)!r}: {what})"
 
     def _repr_html_(self) -> str:
+        cells = {key.replace("_", " "): _shown(value) for key, value in self.summary().items() if value is not None}
         rows = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(key.replace('_', ' '))}</th><td>{html.escape(_shown(value))}</td></tr>"
-            for key, value in self.summary().items() if value is not None
+            f"<tr><th style='text-align:left'>{html.escape(key)}</th><td>{html.escape(value)}</td></tr>"
+            for key, value in cells.items()
         )
         return f"<table><caption>{html.escape(str(self.path))}</caption>{rows}</table>"
 

@@ -27,8 +27,13 @@ data_app = typer.Typer(no_args_is_help=True, help="What data is there, where it 
 app.add_typer(data_app, name="data")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")]
-Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, for example training.rounds=20. Repeatable.")]
-DataDir = Annotated[str | None, typer.Option("--data-dir", help="Folder with data sets and pretrained weights, searched first.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, for example training.rounds=20. Repeatable."),
+]
+DataDir = Annotated[
+    str | None, typer.Option("--data-dir", help="Folder with data sets and pretrained weights, searched first.")
+]
 output = Console()
 
 
@@ -65,14 +70,33 @@ def quickstart(
 @app.command()
 @guarded
 def run(
-    experiment: Annotated[str, typer.Argument(help="A shipped experiment (quickstart, paper-fmnist, paper-cifar10, paper-cifar100) or a .yaml file.")],
+    experiment: Annotated[
+        str,
+        typer.Argument(
+            help="A shipped experiment (quickstart, paper-fmnist, paper-cifar10, paper-cifar100) or a .yaml file."
+        ),
+    ],
     settings: Set = None,
     out: Annotated[Path | None, typer.Option(help="The run directory; default runs/<name>.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue a run from its last checkpoint, to the same bits; start it if it never began.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Continue a run from its last checkpoint, to the same bits; start it if it never began."
+        ),
+    ] = False,
     executor: Annotated[str | None, typer.Option(help="Who runs the clients; see runtime.executor.")] = None,
     workers: Annotated[int | None, typer.Option(help="Worker processes; see runtime.workers.")] = None,
-    probe: Annotated[list[str] | None, typer.Option("--probe", metavar="NAME[@key=value,...]", help="Measure during training, for example gradient-norms@every=5. Repeatable.")] = None,
-    sink: Annotated[list[str] | None, typer.Option("--sink", help="Also report to tensorboard, mlflow or wandb. Repeatable.")] = None,
+    probe: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--probe",
+            metavar="NAME[@key=value,...]",
+            help="Measure during training, for example gradient-norms@every=5. Repeatable.",
+        ),
+    ] = None,
+    sink: Annotated[
+        list[str] | None, typer.Option("--sink", help="Also report to tensorboard, mlflow or wandb. Repeatable.")
+    ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -106,8 +130,10 @@ def _report(summary: dict[str, Any], path: Path, as_json: bool) -> None:
         print(json.dumps({"run": str(path), **summary}))
         return
     accuracy, final = summary["accuracy"], summary["final"]
-    print(f"finished: {summary['rounds']} rounds, accuracy {accuracy:.2%} (mean of the last 10 % of rounds; "
-          f"final {final:.2%}, best {summary['best']:.2%} in round {summary['best_round']})")
+    print(
+        f"finished: {summary['rounds']} rounds, accuracy {accuracy:.2%} (mean of the last 10 % of rounds; "
+        f"final {final:.2%}, best {summary['best']:.2%} in round {summary['best_round']})"
+    )
     print(f"run directory: {path}")
 
 
@@ -115,7 +141,9 @@ def _report(summary: dict[str, Any], path: Path, as_json: bool) -> None:
 @guarded
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run directories.")],
-    target: Annotated[float | None, typer.Option(help="Accuracy to reach; by default the paper's for the data set.")] = None,
+    target: Annotated[
+        float | None, typer.Option(help="Accuracy to reach; by default the paper's for the data set.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Compare runs: accuracy, rounds and seconds to a target."""
@@ -125,8 +153,21 @@ def compare(
     if as_json:
         print(frame.reset_index().to_json(orient="records"))
         return
-    columns = ("algorithm", "dataset", "partition", "alpha", "seed", "rounds", "accuracy", "final", "best", "target",
-               "rounds_to_target", "seconds_to_target", "seconds")
+    columns = (
+        "algorithm",
+        "dataset",
+        "partition",
+        "alpha",
+        "seed",
+        "rounds",
+        "accuracy",
+        "final",
+        "best",
+        "target",
+        "rounds_to_target",
+        "seconds_to_target",
+        "seconds",
+    )
     table = Table("run", *(column.replace("_", " ") for column in columns))
     for name, row in frame.iterrows():
         table.add_row(str(name), *(_cell(column, row[column]) for column in columns))
@@ -153,8 +194,12 @@ def _show(table: Table) -> None:
 def export(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
     to: Annotated[str, typer.Option(help="keras (the final model), csv or parquet (the tables).")] = "keras",
-    out: Annotated[Path | None, typer.Option(help="Target file (keras) or folder (csv, parquet); default beside the run.")] = None,
-    round_index: Annotated[int | None, typer.Option("--round", help="A kept checkpoint's round, instead of the last.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Target file (keras) or folder (csv, parquet); default beside the run.")
+    ] = None,
+    round_index: Annotated[
+        int | None, typer.Option("--round", help="A kept checkpoint's round, instead of the last.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write a run's model or tables in a format other tools read."""
@@ -212,7 +257,9 @@ def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
     else:
         table = Table("check", "found", "what to do")
         for check in checks:
-            mark = "[green]✓[/green]" if check["ok"] else "[yellow]![/yellow]" if check["ok"] is None else "[red]✗[/red]"
+            mark = (
+                "[green]✓[/green]" if check["ok"] else "[yellow]![/yellow]" if check["ok"] is None else "[red]✗[/red]"
+            )
             table.add_row(f"{mark} {check['name']}", check["found"], check["advice"])
         _show(table)
     if any(check["ok"] is False for check in checks):
@@ -278,7 +325,9 @@ def _version(shown: bool) -> None:
 
 @app.callback()
 def root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Options of the command itself."""
 

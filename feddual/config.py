@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, cast
+from typing import Annotated, Any, Literal, Union
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, create_model
@@ -88,14 +88,14 @@ class Experiment(Section):
     algorithm: SerializeAsAny[BaseModel]
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
-    probes: list[Probe] = []
+    probes: list[Probe] = Field([], description="measurements during training")
     sinks: list[Literal["tensorboard", "mlflow", "wandb"]] = Field([], description="where rounds are reported as well")
     checkpoint: Checkpoint = Checkpoint()
     runtime: Runtime = Runtime()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, every default filled in."""
-        return cast(dict[str, Any], self.model_dump(mode="json"))
+        return self.model_dump(mode="json")
 
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=100)
@@ -131,11 +131,12 @@ def variant(section: str, name: str) -> type[BaseModel]:
         return _with_name(algorithms.find(name).Params, name)
     if section == "model" and ":" in name:
         return _Custom
-    registry, given = {
+    homes: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         "dataset": (datasets.DATASETS, ("data_dir",)),
         "partition": (partition.PARTITIONS, ("labels",)),
         "model": (models.MODELS, ("input_shape", "num_classes")),
-    }[section]
+    }
+    registry, given = homes[section]
     if name not in registry:
         raise UserError(f"{section}.name: {name!r} is unknown; {_allowed(name, sorted(registry))}")
     return _from_signature(name, registry[name], given)
@@ -178,8 +179,11 @@ def resolve(source: Source, overrides: Mapping[str, Any] | None = None) -> Exper
     """
     file = load(source)
     override = nest(overrides or {})
-    problems = [f"{key}: {_unknown(key, sorted(Experiment.model_fields))}" for key in {**file, **override}
-                if key not in Experiment.model_fields]
+    problems = [
+        f"{key}: {_unknown(key, sorted(Experiment.model_fields))}"
+        for key in {**file, **override}
+        if key not in Experiment.model_fields
+    ]
     for key, value in {**file, **override}.items():
         if key in _EXAMPLES and not isinstance(value, Mapping):
             problems.append(f"{key}: {value!r} is not a mapping; for example {{name: {_EXAMPLES[key]}}}")
@@ -195,8 +199,10 @@ def resolve(source: Source, overrides: Mapping[str, Any] | None = None) -> Exper
     preset = given["algorithm"].get("preset") or algorithm.default_preset
     if preset is not None:
         if preset not in algorithm.presets:
-            raise UserError(f"algorithm.preset: {preset!r} is unknown to {given['algorithm']['name']}; "
-                            + _allowed(preset, sorted(algorithm.presets)))
+            raise UserError(
+                f"algorithm.preset: {preset!r} is unknown to {given['algorithm']['name']}; "
+                + _allowed(preset, sorted(algorithm.presets))
+            )
         defaults = merge(defaults, {"algorithm": {**algorithm.presets[preset], "preset": preset}})
     return _validate(merge(defaults, given))
 
@@ -212,8 +218,10 @@ def load(source: Source) -> dict[str, Any]:
     else:
         path = Path(source)
         if path.suffix not in (".yaml", ".yml"):
-            raise UserError(f"experiment {str(source)!r} is unknown; {_allowed(str(source), preset_names())}, or a "
-                            ".yaml file (feddual init > mine.yaml makes one)")
+            raise UserError(
+                f"experiment {str(source)!r} is unknown; {_allowed(str(source), preset_names())}, or a "
+                ".yaml file (feddual init > mine.yaml makes one)"
+            )
         try:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
@@ -299,11 +307,15 @@ def _check_together(experiment: Experiment) -> None:
     clients: int = getattr(experiment.partition, "num_clients")  # noqa: B009 - every partition has it
     training = experiment.training
     if training.clients_per_round > clients:
-        raise UserError(f"training.clients_per_round: {training.clients_per_round} is more than "
-                        f"partition.num_clients = {clients}; at most {clients} is allowed")
+        raise UserError(
+            f"training.clients_per_round: {training.clients_per_round} is more than "
+            f"partition.num_clients = {clients}; at most {clients} is allowed"
+        )
     if training.optimizer == "adam" and training.momentum:
-        raise UserError(f"training.momentum: {training.momentum} has no meaning with training.optimizer 'adam'; "
-                        "use optimizer 'sgd' or leave momentum at 0")
+        raise UserError(
+            f"training.momentum: {training.momentum} has no meaning with training.optimizer 'adam'; "
+            "use optimizer 'sgd' or leave momentum at 0"
+        )
     algorithms.create(experiment).check(experiment)
 
 
@@ -314,7 +326,9 @@ def _readable(error: ValidationError, cls: type[BaseModel], prefix: str = "") ->
     lines = []
     for item in error.errors():
         # The branches of a union ("int", "constrained-int", "literal['all']") are no keys of the user's.
-        location = [str(part) for part in item["loc"] if not re.match(r"(literal\[|constrained-|int$|float$)", str(part))]
+        location = [
+            str(part) for part in item["loc"] if not re.match(r"(literal\[|constrained-|int$|float$)", str(part))
+        ]
         path = ".".join([prefix, *location] if prefix else location)
         if item["type"] == "extra_forbidden":
             lines.append(f"{path}: {_unknown(location[-1], _siblings(cls, location))}")

@@ -28,8 +28,18 @@ Preprocess = Annotated[
     Literal["auto", "unit", "raw", "vgg16"],
     Field(description="unit: 0..1; raw: 0..255 as floats; vgg16: BGR minus ImageNet means; auto: what the model wants"),
 ]
-FMNIST_CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag",
-                  "Ankle boot")
+FMNIST_CLASSES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
@@ -90,8 +100,14 @@ def cache_dir() -> Path:
 def search_dirs(data_dir: str | os.PathLike[str] | None = None) -> list[Path]:
     """Folders in which data sets and pretrained weights are looked for, the first one winning."""
     keras_home = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras")
-    candidates = [data_dir, os.environ.get("FEDDUAL_DATA"), cache_dir() / "data", keras_home / "datasets",
-                  keras_home / "models", "/usr/share/datasets"]
+    candidates = [
+        data_dir,
+        os.environ.get("FEDDUAL_DATA"),
+        cache_dir() / "data",
+        keras_home / "datasets",
+        keras_home / "models",
+        "/usr/share/datasets",
+    ]
     return [Path(candidate) for candidate in candidates if candidate]
 
 
@@ -130,8 +146,10 @@ def _read_idx(path: Path) -> np.ndarray:
 def _fmnist_layouts(folder: Path) -> Iterator[tuple[Path, Callable[[], Arrays]]]:
     for sub in ("fashion-mnist", "FashionMNIST/raw", "fmnist", "fashion_mnist", "."):
         for ending in ("", ".gz"):
-            files = [folder / sub / f"{part}-ubyte{ending}" for part in
-                     ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")]
+            files = [
+                folder / sub / f"{part}-ubyte{ending}"
+                for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+            ]
             if all(file.is_file() for file in files):
                 yield folder / sub, lambda files=files: tuple(map(_read_idx, files))  # type: ignore[misc]
 
@@ -140,8 +158,12 @@ class _ArraysOnly(pickle.Unpickler):
     """Reads the arrays and texts of CIFAR's pickles and refuses anything else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        allowed = {("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"),
-                   ("numpy", "ndarray"), ("numpy", "dtype")}
+        allowed = {
+            ("numpy.core.multiarray", "_reconstruct"),
+            ("numpy._core.multiarray", "_reconstruct"),
+            ("numpy", "ndarray"),
+            ("numpy", "dtype"),
+        }
         if (module, name) not in allowed:
             raise pickle.UnpicklingError(f"{module}.{name} does not belong in a data set")
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
@@ -160,11 +182,17 @@ def _cifar(read: Callable[[str], Any], train: list[str], test: str, key: bytes) 
 def _cifar_layouts(
     folder: Path, inner: str, archive: str, train: list[str], test: str, key: bytes
 ) -> Iterator[tuple[Path, Callable[[], Arrays]]]:
-    for base in (folder, *(folder / sub for sub in (f"{inner}-target", archive.removesuffix(".tar.gz"), "cifar10",
-                                                    "cifar100"))):
+    for base in (
+        folder,
+        *(folder / sub for sub in (f"{inner}-target", archive.removesuffix(".tar.gz"), "cifar10", "cifar100")),
+    ):
         if (base / inner / test).is_file():
-            yield base / inner, lambda base=base: _cifar(  # type: ignore[misc]
-                lambda part: open(base / inner / part, "rb"), train, test, key)
+            yield (
+                base / inner,
+                lambda base=base: _cifar(  # type: ignore[misc]
+                    lambda part: open(base / inner / part, "rb"), train, test, key
+                ),
+            )
         if (base / archive).is_file():
 
             def from_archive(path: Path = base / archive) -> Arrays:
@@ -182,11 +210,13 @@ def _layouts(name: str, folder: Path) -> Iterator[tuple[Path, Callable[[], Array
         yield from _fmnist_layouts(folder)
     elif name == "cifar10":
         batches = [f"data_batch_{number}" for number in range(1, 6)]
-        yield from _cifar_layouts(folder, "cifar-10-batches-py", "cifar-10-python.tar.gz", batches, "test_batch",
-                                  b"labels")
+        yield from _cifar_layouts(
+            folder, "cifar-10-batches-py", "cifar-10-python.tar.gz", batches, "test_batch", b"labels"
+        )
     else:
-        yield from _cifar_layouts(folder, "cifar-100-python", "cifar-100-python.tar.gz", ["train"], "test",
-                                  b"fine_labels")
+        yield from _cifar_layouts(
+            folder, "cifar-100-python", "cifar-100-python.tar.gz", ["train"], "test", b"fine_labels"
+        )
 
 
 # --- the data sets --------------------------------------------------------------------------------------------------
@@ -214,14 +244,25 @@ def _checked(name: str, place: Path, read: Callable[[], Arrays], class_names: tu
     x_train, y_train, x_test, y_test = arrays
     if x_train.ndim == 3:
         x_train, x_test = x_train[..., None], x_test[..., None]
-    dataset = Dataset(name, x_train, y_train.ravel().astype(np.int64), x_test, y_test.ravel().astype(np.int64),
-                      class_names, str(place))
+    dataset = Dataset(
+        name,
+        x_train,
+        y_train.ravel().astype(np.int64),
+        x_test,
+        y_test.ravel().astype(np.int64),
+        class_names,
+        str(place),
+    )
     if len(x_train) != len(dataset.y_train) or len(x_test) != len(dataset.y_test):
-        raise UserError(f"dataset {name}: {place} has {len(x_train)} + {len(x_test)} images but {len(dataset.y_train)} "
-                        f"+ {len(dataset.y_test)} labels")
+        raise UserError(
+            f"dataset {name}: {place} has {len(x_train)} + {len(x_test)} images but {len(dataset.y_train)} "
+            f"+ {len(dataset.y_test)} labels"
+        )
     if dataset.fingerprint != FINGERPRINTS[name]:
-        raise UserError(f"dataset {name}: {place} does not hold the original images and labels (content hash "
-                        f"{dataset.fingerprint[:12]}…, expected {FINGERPRINTS[name][:12]}…); delete or replace it")
+        raise UserError(
+            f"dataset {name}: {place} does not hold the original images and labels (content hash "
+            f"{dataset.fingerprint[:12]}…, expected {FINGERPRINTS[name][:12]}…); delete or replace it"
+        )
     return dataset
 
 
@@ -245,12 +286,14 @@ def _download(name: str, class_names: tuple[str, ...]) -> Dataset:
 
 def _how_to_get(name: str, error: Exception) -> str:
     debian = " (Debian: apt install dataset-fashion-mnist)" if name == "fmnist" else ""
-    return (f"dataset {name}: not on this machine, and the download failed ({str(error).splitlines()[0][:120]}).\n"
-            f"Three ways to get it:\n"
-            f"  1. with a connection: feddual data fetch {name}\n"
-            f"  2. from a file or folder you have: feddual data import PATH --name {name}{debian}\n"
-            f"  3. put {name}.npz (x_train, y_train, x_test, y_test), or the Keras or torchvision files, into a folder "
-            f"and pass --data-dir FOLDER or set FEDDUAL_DATA")
+    return (
+        f"dataset {name}: not on this machine, and the download failed ({str(error).splitlines()[0][:120]}).\n"
+        f"Three ways to get it:\n"
+        f"  1. with a connection: feddual data fetch {name}\n"
+        f"  2. from a file or folder you have: feddual data import PATH --name {name}{debian}\n"
+        f"  3. put {name}.npz (x_train, y_train, x_test, y_test), or the Keras or torchvision files, into a folder "
+        f"and pass --data-dir FOLDER or set FEDDUAL_DATA"
+    )
 
 
 def import_data(name: str, path: Path) -> Path:
@@ -303,8 +346,15 @@ def fmnist_mini(data_dir: str | None = None, preprocess: Preprocess = "auto") ->
     """6,000 + 1,000 images of Fashion-MNIST, stratified, inside the package: no download, ever."""
     with resources.as_file(resources.files("feddual") / "data" / "fmnist_mini.npz") as path:
         x_train, y_train, x_test, y_test = _read_npz(path)
-    return Dataset("fmnist-mini", x_train[..., None], y_train.astype(np.int64), x_test[..., None],
-                   y_test.astype(np.int64), FMNIST_CLASSES, "inside the package")
+    return Dataset(
+        "fmnist-mini",
+        x_train[..., None],
+        y_train.astype(np.int64),
+        x_test[..., None],
+        y_test.astype(np.int64),
+        FMNIST_CLASSES,
+        "inside the package",
+    )
 
 
 def synthetic(
@@ -337,21 +387,32 @@ def from_file(
     x_train, y_train, x_test, y_test = _read_npz(Path(path))
     for images, labels, part in ((x_train, y_train, "train"), (x_test, y_test, "test")):
         if len(images) == 0 or len(images) != labels.size or images.ndim < 2:
-            raise UserError(f"dataset.path: {path}: x_{part} of shape {images.shape} and y_{part} of shape "
-                            f"{labels.shape} do not pair up; expected (n, ...) and (n,) with n > 0")
+            raise UserError(
+                f"dataset.path: {path}: x_{part} of shape {images.shape} and y_{part} of shape "
+                f"{labels.shape} do not pair up; expected (n, ...) and (n,) with n > 0"
+            )
         if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0:
-            raise UserError(f"dataset.path: {path}: y_{part} must be integers from 0, got {labels.dtype} from "
-                            f"{labels.min()}")
+            raise UserError(
+                f"dataset.path: {path}: y_{part} must be integers from 0, got {labels.dtype} from {labels.min()}"
+            )
         if np.issubdtype(images.dtype, np.floating) and not np.isfinite(images).all():
             raise UserError(f"dataset.path: {path}: x_{part} has NaN or infinite values")
     if x_train.shape[1:] != x_test.shape[1:]:
-        raise UserError(f"dataset.path: {path}: x_train and x_test differ in shape: {x_train.shape[1:]}, "
-                        f"{x_test.shape[1:]}")
+        raise UserError(
+            f"dataset.path: {path}: x_train and x_test differ in shape: {x_train.shape[1:]}, {x_test.shape[1:]}"
+        )
     if x_train.ndim == 3:
         x_train, x_test = x_train[..., None], x_test[..., None]
     kind = np.uint8 if x_train.dtype == np.uint8 else np.float32
-    return Dataset(Path(path).stem, x_train.astype(kind), y_train.ravel().astype(np.int64), x_test.astype(kind),
-                   y_test.ravel().astype(np.int64), (), str(path))
+    return Dataset(
+        Path(path).stem,
+        x_train.astype(kind),
+        y_train.ravel().astype(np.int64),
+        x_test.astype(kind),
+        y_test.ravel().astype(np.int64),
+        (),
+        str(path),
+    )
 
 
 def load(config: Any, data_dir: str | None = None) -> Dataset:
@@ -364,7 +425,11 @@ def load(config: Any, data_dir: str | None = None) -> Dataset:
 
 
 DATASETS: dict[str, Callable[..., Dataset]] = {
-    "cifar10": cifar10, "cifar100": cifar100, "fmnist": fmnist, "fmnist-mini": fmnist_mini, "synthetic": synthetic,
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "fmnist": fmnist,
+    "fmnist-mini": fmnist_mini,
+    "synthetic": synthetic,
 }
 
 
@@ -381,7 +446,8 @@ def preprocess(images: np.ndarray, how: str) -> np.ndarray:
         values *= np.float32(1 / 255)
     elif how == "vgg16":
         if values.shape[-1] != 3:
-            raise UserError(f"dataset.preprocess: 'vgg16' needs three colour channels, got images of shape "
-                            f"{values.shape[1:]}")
+            raise UserError(
+                f"dataset.preprocess: 'vgg16' needs three colour channels, got images of shape {values.shape[1:]}"
+            )
         values = values[..., ::-1] - np.array([103.939, 116.779, 123.68], np.float32)
     return values

@@ -39,7 +39,9 @@ def _note(cls: type[BaseModel], name: str) -> str:
         return ""
     parts = [field.description] if field.description else []
     limits = {"Ge": "≥ {ge}", "Gt": "> {gt}", "Le": "≤ {le}", "Lt": "< {lt}"}
-    bounds = [limits[type(item).__name__].format(**vars_of(item)) for item in field.metadata if type(item).__name__ in limits]
+    bounds = [
+        limits[type(item).__name__].format(**vars_of(item)) for item in field.metadata if type(item).__name__ in limits
+    ]
     if bounds:
         parts.append(" and ".join(bounds))
     options = getattr(field.annotation, "__args__", ())

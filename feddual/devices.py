@@ -27,8 +27,8 @@ def configure(threads: int = 1, device: str = "auto") -> str:
         found = threading.get_intra_op_parallelism_threads()
         if found != threads:
             warnings.warn(
-                f"TensorFlow already runs with {found or 'its default number of'} threads, so runtime.threads={threads} "
-                "has no effect and the last bits may differ from other runs. Import feddual and start the run before "
+                f"TensorFlow already runs with {found or 'its default number of'} threads, so runtime.threads = "
+                f"{threads} has no effect and the last bits may differ from other runs. Import feddual and start the run before "
                 "other TensorFlow work.",
                 stacklevel=2,
             )
@@ -41,8 +41,10 @@ def configure(threads: int = 1, device: str = "auto") -> str:
     if device == "auto":
         return "/GPU:0" if gpus else "/CPU:0"
     if device == "gpu" and not gpus:
-        raise UserError("runtime.device: 'gpu' was asked for, but TensorFlow sees no GPU; use 'auto' or 'cpu', or "
-                        "install the extra: pip install 'feddual[gpu]'")
+        raise UserError(
+            "runtime.device: 'gpu' was asked for, but TensorFlow sees no GPU; use 'auto' or 'cpu', or "
+            "install the extra: pip install 'feddual[gpu]'"
+        )
     return {"cpu": "/CPU:0", "gpu": "/GPU:0"}.get(device, f"/{device}")
 
 

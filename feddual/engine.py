@@ -1,5 +1,6 @@
 """The only round loop."""
 
+import os
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,7 @@ class RoundRecord:
     num_rounds: int
     metrics: dict[str, Any]  # the row of metrics.jsonl
     clients: list[dict[str, Any]]  # the rows of clients.jsonl
-    timings: dict[str, float]  # the row of timings.jsonl
+    timings: dict[str, Any]  # the row of timings.jsonl
     weights: np.ndarray  # the server's, after the round
 
 
@@ -69,7 +70,7 @@ class ProbeHost:
 
 def rounds(
     experiment: Experiment,
-    out: str | Path,
+    out: str | os.PathLike[str],
     resume: bool = False,
     extra_probes: Sequence[probes.Probe] = (),
     progress: acceleration.Progress | None = None,
@@ -97,7 +98,9 @@ def rounds(
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
-        raise UserError(f"--out: {run.path} is in use by another process; wait for it or choose another folder") from None
+        raise UserError(
+            f"--out: {run.path} is in use by another process; wait for it or choose another folder"
+        ) from None
     try:
         yield from _rounds(experiment, run, extra_probes, progress)
     finally:
@@ -148,11 +151,13 @@ def _rounds(
 
             # 1. Sample the round's clients.
             clients = seeding.sample_clients(
-                experiment.seed, round_index, bench.federation.num_clients, training.clients_per_round)
+                experiment.seed, round_index, bench.federation.num_clients, training.clients_per_round
+            )
             due = tuple(probe for probe in active if probe.schedule.due(round_index, total))
             tasks = (
-                local_training.ClientTask(identity, round_index, int(client), server.weights, server.slots,
-                                          states.get(int(client)), due)
+                local_training.ClientTask(
+                    identity, round_index, int(client), server.weights, server.slots, states.get(int(client)), due
+                )
                 for client in clients
             )
 
@@ -187,8 +192,14 @@ def _rounds(
             if round_index % experiment.evaluation.every == 0 or round_index == total:
                 if evaluator is None:
                     x, y = bench.federation.test()
-                    evaluator = Evaluator(bench.training.forward, x, y, bench.federation.dataset.num_classes,
-                                          experiment.evaluation.batch_size, bench.device)
+                    evaluator = Evaluator(
+                        bench.training.forward,
+                        x,
+                        y,
+                        bench.federation.dataset.num_classes,
+                        experiment.evaluation.batch_size,
+                        bench.device,
+                    )
                 metrics = {"round": round_index, **evaluator(algorithm.evaluation_weights(server, layout)), **metrics}
             evaluated = time.perf_counter()
 
@@ -227,10 +238,15 @@ def _rounds(
 
 def replace_sections(experiment: Experiment) -> str:
     """The experiment as workers see it: without what concerns only the host, so that their cache is hit."""
-    neutral = experiment.model_copy(update={
-        "probes": [], "sinks": [], "checkpoint": config.Checkpoint(), "name": "run",
-        "training": experiment.training.model_copy(update={"rounds": 1}),
-    })
+    neutral = experiment.model_copy(
+        update={
+            "probes": [],
+            "sinks": [],
+            "checkpoint": config.Checkpoint(),
+            "name": "run",
+            "training": experiment.training.model_copy(update={"rounds": 1}),
+        }
+    )
     return neutral.to_json()
 
 
@@ -242,26 +258,36 @@ def check_resumable(asked: Experiment, found: Experiment, path: Path) -> None:
         before["training"]["rounds"] = now["training"]["rounds"]
     differences = [
         f"  {key}.{name}: the run has {before[key].get(name)!r}, asked for {now[key].get(name)!r}"
-        for key in before if key not in free and isinstance(before[key], dict)
-        for name in {**before[key], **now[key]} if before[key].get(name) != now[key].get(name)
+        for key in before
+        if key not in free and isinstance(before[key], dict)
+        for name in {**before[key], **now[key]}
+        if before[key].get(name) != now[key].get(name)
     ] + [
         f"  {key}: the run has {before[key]!r}, asked for {now[key]!r}"
-        for key in before if key not in free and not isinstance(before[key], dict) and before[key] != now[key]
+        for key in before
+        if key not in free and not isinstance(before[key], dict) and before[key] != now[key]
     ]
     if differences:
-        raise UserError(f"--resume: {path} holds a run of another experiment:\n" + "\n".join(differences) + "\n"
-                        "Only runtime, checkpoint, probes, sinks and a larger training.rounds may change.")
+        raise UserError(
+            f"--resume: {path} holds a run of another experiment:\n" + "\n".join(differences) + "\n"
+            "Only runtime, checkpoint, probes, sinks and a larger training.rounds may change."
+        )
 
 
 def _write_facts(experiment: Experiment, run: RunDir, bench: local_training.Workbench) -> None:
-    environment = devices.environment() | {"dataset_hash": bench.federation.dataset.fingerprint,
-                                           "frozen_weights_hash": bench.network.frozen_hash}
+    environment = devices.environment() | {
+        "dataset_hash": bench.federation.dataset.fingerprint,
+        "frozen_weights_hash": bench.network.frozen_hash,
+    }
     known = run.read_json("environment.json")
     if known is not None:
         for key in ("threads", "cpu_features", "tensorflow", "onednn", "dataset_hash", "frozen_weights_hash"):
             if known.get(key) != environment[key]:
-                warnings.warn(f"{run.path}: resumed with {key} = {environment[key]!r}, it began with {known.get(key)!r}; "
-                              "the last bits may differ from an uninterrupted run", stacklevel=3)
+                warnings.warn(
+                    f"{run.path}: resumed with {key} = {environment[key]!r}, it began with {known.get(key)!r}; "
+                    "the last bits may differ from an uninterrupted run",
+                    stacklevel=3,
+                )
     else:
         run.write_json("environment.json", environment)
     split = bench.federation.partition
@@ -274,7 +300,11 @@ def _client_row(round_index: int, result: ClientResult) -> dict[str, Any]:
 
 
 def _round_row(
-    round_index: int, rows: list[dict[str, Any]], before: ServerState, after: ServerState, bench: local_training.Workbench
+    round_index: int,
+    rows: list[dict[str, Any]],
+    before: ServerState,
+    after: ServerState,
+    bench: local_training.Workbench,
 ) -> dict[str, Any]:
     """What is recorded of a round for every algorithm."""
     layout = bench.network.layout

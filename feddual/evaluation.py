@@ -25,14 +25,21 @@ class Evaluator:
             logits = tf.TensorArray(tf.float32, batches, element_shape=[None, num_classes], infer_shape=False)
             _, logits = tf.while_loop(
                 lambda number, _: number < batches,
-                lambda number, logits: (number + 1, logits.write(number, forward(
-                    weights, inputs[number * batch_size : (number + 1) * batch_size])[0].logits)),
+                lambda number, logits: (
+                    number + 1,
+                    logits.write(
+                        number, forward(weights, inputs[number * batch_size : (number + 1) * batch_size])[0].logits
+                    ),
+                ),
                 (0, logits),
             )
             return logits.concat()
 
-        self._logits = tf.function(run, autograph=False, input_signature=[
-            tf.TensorSpec([forward.layout.size]), tf.TensorSpec([None, *x.shape[1:]])])
+        self._logits = tf.function(
+            run,
+            autograph=False,
+            input_signature=[tf.TensorSpec([forward.layout.size]), tf.TensorSpec([None, *x.shape[1:]])],
+        )
 
     def __call__(self, weights: np.ndarray) -> dict[str, Any]:
         """The metrics of these weights."""
@@ -94,5 +101,7 @@ def _auc(probabilities: np.ndarray, labels: np.ndarray, present: np.ndarray) -> 
     for label in np.flatnonzero(present):
         mine = labels == label
         positives = mine.sum()
-        areas.append((ranks[mine, label].sum() - positives * (positives + 1) / 2) / (positives * (len(labels) - positives)))
+        areas.append(
+            (ranks[mine, label].sum() - positives * (positives + 1) / 2) / (positives * (len(labels) - positives))
+        )
     return float(np.mean(areas))

@@ -100,8 +100,11 @@ class Optimizer:
             power = tf.cast(step + 1, weights.dtype)
             first = first + (gradient - first) * 0.1
             second = second + (tf.square(gradient) - second) * 0.001
-            rate = rate * tf.sqrt(1 - tf.pow(tf.cast(0.999, weights.dtype), power)) / (
-                1 - tf.pow(tf.cast(0.9, weights.dtype), power))
+            rate = (
+                rate
+                * tf.sqrt(1 - tf.pow(tf.cast(0.999, weights.dtype), power))
+                / (1 - tf.pow(tf.cast(0.9, weights.dtype), power))
+            )
             return weights - rate * first / (tf.sqrt(second) + 1e-7), [first, second]
         if settings.momentum:
             velocity = settings.momentum * state[0] - rate * gradient
@@ -112,7 +115,9 @@ class Optimizer:
 class LocalTraining:
     """Network, algorithm and training settings, compiled together."""
 
-    def __init__(self, network: Network, algorithm: Algorithm, training: Any, on_features: bool, device: str = "/CPU:0"):
+    def __init__(
+        self, network: Network, algorithm: Algorithm, training: Any, on_features: bool, device: str = "/CPU:0"
+    ):
         self.layout = network.layout
         self.algorithm = algorithm
         self.training = training
@@ -148,8 +153,17 @@ class LocalTraining:
         epochs, num_trainable = self.training.local_epochs, layout.num_trainable
         num_examples = tf.shape(y)[0]
         num_batches = (num_examples + batch_size - 1) // batch_size
-        ctx = ClientContext(layout, global_weights, server, client, x, y, num_examples, self.training.learning_rate,
-                            forward=lambda weights, inputs: self.forward(weights, inputs)[0])
+        ctx = ClientContext(
+            layout,
+            global_weights,
+            server,
+            client,
+            x,
+            y,
+            num_examples,
+            self.training.learning_rate,
+            forward=lambda weights, inputs: self.forward(weights, inputs)[0],
+        )
         ctx = ctx.with_(before=algorithm.before_training(ctx))
 
         def train_batch(number: Any, epoch_data: Any, epoch_ctx: ClientContext, carried: Any) -> Any:
@@ -158,12 +172,18 @@ class LocalTraining:
             begin = number * batch_size
             labels = y_epoch[begin : begin + batch_size]
             count = tf.shape(labels)[0]
-            batch = Batch(x_epoch[begin : begin + batch_size], labels, order[begin : begin + batch_size],
-                          tf.fill([count], 1 / tf.cast(count, weights.dtype)))
+            batch = Batch(
+                x_epoch[begin : begin + batch_size],
+                labels,
+                order[begin : begin + batch_size],
+                tf.fill([count], 1 / tf.cast(count, weights.dtype)),
+            )
             with tf.GradientTape() as tape:
                 tape.watch(weights)
                 whole = tf.concat([weights, statistics], 0) if layout.size > num_trainable else weights
-                outputs, statistics, losses = self.forward(whole, batch.x, training=True, seed=seed + tf.cast(step, tf.int64))
+                outputs, statistics, losses = self.forward(
+                    whole, batch.x, training=True, seed=seed + tf.cast(step, tf.int64)
+                )
                 values = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs.logits)
                 cross_entropy = tf.reduce_sum(batch.weights * values)
                 loss = algorithm.loss_term(epoch_ctx, weights, batch, outputs, cross_entropy)
@@ -173,8 +193,15 @@ class LocalTraining:
             weights, state = self.optimizer.step(weights, adjusted, state, step)
             weights = algorithm.after_step(epoch_ctx, weights)
             hits = tf.equal(tf.argmax(outputs.logits, 1, tf.int32), labels)
-            return (weights, statistics, state, gradient_sum + gradient, step + 1,
-                    loss_sum + cross_entropy * tf.cast(count, weights.dtype), correct + tf.reduce_sum(tf.cast(hits, tf.int32)))
+            return (
+                weights,
+                statistics,
+                state,
+                gradient_sum + gradient,
+                step + 1,
+                loss_sum + cross_entropy * tf.cast(count, weights.dtype),
+                correct + tf.reduce_sum(tf.cast(hits, tf.int32)),
+            )
 
         def train_epoch(epoch: Any, carried: Any, losses: Any, accuracies: Any) -> Any:
             weights, statistics, state, gradient_sum, step = carried
@@ -188,21 +215,32 @@ class LocalTraining:
             )[1]
             here = tf.one_hot(epoch, epochs, dtype=weights.dtype)
             total = tf.cast(num_examples, weights.dtype)
-            return (epoch + 1, tuple(carried), losses + here * loss_sum / total,
-                    accuracies + here * tf.cast(correct, weights.dtype) / total)
+            return (
+                epoch + 1,
+                tuple(carried),
+                losses + here * loss_sum / total,
+                accuracies + here * tf.cast(correct, weights.dtype) / total,
+            )
 
         weights, statistics = start[:num_trainable], start[num_trainable:]
         nothing = tf.zeros([epochs], start.dtype)
         carried = (weights, statistics, self.optimizer.init(weights), tf.zeros_like(weights), 0)
         if epochs:
             _, carried, losses, accuracies = tf.while_loop(
-                lambda epoch, *_: epoch < epochs, train_epoch, (0, carried, nothing, nothing))
+                lambda epoch, *_: epoch < epochs, train_epoch, (0, carried, nothing, nothing)
+            )
         else:
             losses, accuracies = nothing, nothing
         weights, statistics, _, gradient_sum, step = carried
         final = tf.concat([weights, statistics], 0)
-        return {"weights": final, "gradient_sum": gradient_sum, "steps": step, "epoch_loss": losses,
-                "epoch_accuracy": accuracies, "extras": algorithm.after_training(ctx, final)}
+        return {
+            "weights": final,
+            "gradient_sum": gradient_sum,
+            "steps": step,
+            "epoch_loss": losses,
+            "epoch_accuracy": accuracies,
+            "extras": algorithm.after_training(ctx, final),
+        }
 
     def train(self, task: "ClientTask", x: np.ndarray, y: np.ndarray, seed: int) -> tuple[ClientResult, Trained]:
         """One client's round: its result, and what the loop measured."""
@@ -213,10 +251,17 @@ class LocalTraining:
         with tf.device(self.device):
             out = self.run(start, task.weights, task.server_slots, task.client_slots, x, y, orders, dropout)
         out = tf.nest.map_structure(lambda tensor: tensor.numpy(), out)
-        trained = Trained(out["weights"], out["gradient_sum"], int(out["steps"]), out["epoch_loss"],
-                          out["epoch_accuracy"], out["extras"])
-        ctx = ClientContext(self.layout, task.weights, task.server_slots, task.client_slots, x, y, len(y),
-                            self.training.learning_rate)
+        trained = Trained(
+            out["weights"],
+            out["gradient_sum"],
+            int(out["steps"]),
+            out["epoch_loss"],
+            out["epoch_accuracy"],
+            out["extras"],
+        )
+        ctx = ClientContext(
+            self.layout, task.weights, task.server_slots, task.client_slots, x, y, len(y), self.training.learning_rate
+        )
         payload, slots = self.algorithm.finish_client(ctx, trained)
         change = update(trained.weights, task.weights)
         norms = layer_norms(self.layout, change)
@@ -297,9 +342,14 @@ def _workbenches(experiment_json: str, progress: _Uncompared) -> Workbench:
     device = devices.configure(runtime.threads, runtime.device)
     dataset = datasets.load(experiment.dataset, runtime.data_dir)
     split = partition.split(dataset.y_train, experiment.partition)
-    network = models.build(experiment.model, dataset.input_shape, dataset.num_classes,
-                           seeding.seed(experiment.seed, "initialisation"), runtime.data_dir,
-                           getattr(experiment.dataset, "preprocess", "auto"))
+    network = models.build(
+        experiment.model,
+        dataset.input_shape,
+        dataset.num_classes,
+        seeding.seed(experiment.seed, "initialisation"),
+        runtime.data_dir,
+        getattr(experiment.dataset, "preprocess", "auto"),
+    )
     on_features = network.prefix is not None and runtime.cache_features
     train = acceleration.features(network, dataset.x_train, progress.value) if on_features else None
     test = acceleration.features(network, dataset.x_test, progress.value) if on_features else None

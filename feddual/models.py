@@ -24,54 +24,64 @@ Shape = Sequence[int]
 Activation = Annotated[Literal["relu", "tanh"], Field(description="of the hidden layers")]
 Weights = Annotated[str, Field(description="imagenet (found locally or downloaded), random, or a .weights.h5 file")]
 Width = Annotated[int, Field(ge=1, description="units of the hidden layer")]
+Hidden = Annotated[list[Width], Field(description="units of each hidden layer; none gives softmax regression")]
 
 
 def lenet5(input_shape: Shape, num_classes: int, activation: Activation = "relu") -> Any:
     """LeNet-5 (LeCun et al., 1998) on unpadded images: 44,426 parameters for 28 x 28 x 1 and 10 classes."""
     layers = keras.layers
-    return keras.Sequential([
-        keras.Input(input_shape, name="images"),
-        layers.Conv2D(6, 5, activation=activation, name="conv1"),
-        layers.AveragePooling2D(2, name="pool1"),
-        layers.Conv2D(16, 5, activation=activation, name="conv2"),
-        layers.AveragePooling2D(2, name="pool2"),
-        layers.Flatten(name="flatten"),
-        layers.Dense(120, activation=activation, name="dense1"),
-        layers.Dense(84, activation=activation, name="dense2"),
-        layers.Dense(num_classes, name="output"),
-    ], name="lenet5")
+    return keras.Sequential(
+        [
+            keras.Input(input_shape, name="images"),
+            layers.Conv2D(6, 5, activation=activation, name="conv1"),
+            layers.AveragePooling2D(2, name="pool1"),
+            layers.Conv2D(16, 5, activation=activation, name="conv2"),
+            layers.AveragePooling2D(2, name="pool2"),
+            layers.Flatten(name="flatten"),
+            layers.Dense(120, activation=activation, name="dense1"),
+            layers.Dense(84, activation=activation, name="dense2"),
+            layers.Dense(num_classes, name="output"),
+        ],
+        name="lenet5",
+    )
 
 
 def lenet_published(input_shape: Shape, num_classes: int) -> Any:
     """The network of the public FedDUAL code: tanh, six filters twice, Dense 120 per pixel; 164,116 parameters."""
     layers = keras.layers
-    return keras.Sequential([
-        keras.Input(input_shape, name="images"),
-        layers.Conv2D(6, 5, activation="tanh", name="conv1"),
-        layers.AveragePooling2D(2, name="pool1"),
-        layers.Conv2D(6, 5, activation="tanh", name="conv2"),
-        layers.AveragePooling2D(2, name="pool2"),
-        layers.Dense(120, activation="tanh", name="dense1"),
-        layers.Flatten(name="flatten"),
-        layers.Dense(84, activation="tanh", name="dense2"),
-        layers.Dense(num_classes, name="output"),
-    ], name="lenet_published")
+    return keras.Sequential(
+        [
+            keras.Input(input_shape, name="images"),
+            layers.Conv2D(6, 5, activation="tanh", name="conv1"),
+            layers.AveragePooling2D(2, name="pool1"),
+            layers.Conv2D(6, 5, activation="tanh", name="conv2"),
+            layers.AveragePooling2D(2, name="pool2"),
+            layers.Dense(120, activation="tanh", name="dense1"),
+            layers.Flatten(name="flatten"),
+            layers.Dense(84, activation="tanh", name="dense2"),
+            layers.Dense(num_classes, name="output"),
+        ],
+        name="lenet_published",
+    )
 
 
 def mlp(
     input_shape: Shape,
     num_classes: int,
-    hidden: Annotated[list[Width], Field(description="units of each hidden layer; none gives softmax regression")] = [64],  # noqa: B006
+    hidden: Hidden = [64],  # noqa: B006 - a config's default, never changed
     activation: Activation = "relu",
 ) -> Any:
     """Fully connected layers."""
     layers = keras.layers
-    return keras.Sequential([
-        keras.Input(input_shape, name="images"),
-        layers.Flatten(name="flatten"),
-        *(layers.Dense(units, activation=activation, name=f"dense{i}") for i, units in enumerate(hidden, 1)),
-        layers.Dense(num_classes, name="output"),
-    ], name="mlp")
+    return keras.Sequential(
+        [
+            keras.Input(input_shape, name="images"),
+            layers.Flatten(name="flatten"),
+            *(layers.Dense(units, activation=activation, name=f"dense{i}") for i, units in enumerate(hidden, 1)),
+            layers.Dense(num_classes, name="output"),
+        ],
+        name="mlp",
+    )
 
 
 def vgg_small(
@@ -160,8 +170,8 @@ def _load_vgg16(base: Any, weights: str) -> None:
     except Exception as error:  # Keras raises bare exceptions for a host out of reach and for a file of another shape
         raise UserError(
             f"model.weights: VGG16 weights {weights!r} cannot be loaded "
-            f"({str(error).splitlines()[0][:120]}). Put {VGG16_FILE} into a folder given by --data-dir or FEDDUAL_DATA, "
-            "or use weights: random"
+            f"({str(error).splitlines()[0][:120]}). Put {VGG16_FILE} into a folder given by --data-dir or "
+            "FEDDUAL_DATA, or use weights: random"
         ) from error
 
 
@@ -179,7 +189,7 @@ class Network:
     """A built model, cut where training begins."""
 
     model: Any  # images -> logits, the whole
-    prefix: Any | None  # images -> features through the leading frozen layers, if there are any with weights
+    prefix: Any  # images -> features through the leading frozen layers, or None if there are none with weights
     trained: Any  # what comes after the prefix -> (penultimate activations, logits)
     layout: Layout
     preprocess: str
@@ -191,8 +201,14 @@ class Network:
         return fingerprint(*map(np.asarray, weights)) if weights else ""
 
 
-def build(config: Any, input_shape: Shape, num_classes: int, seed: int = 0, data_dir: str | None = None,
-          preprocess: str = "auto") -> Network:
+def build(
+    config: Any,
+    input_shape: Shape,
+    num_classes: int,
+    seed: int = 0,
+    data_dir: str | None = None,
+    preprocess: str = "auto",
+) -> Network:
     """Build the network of a config's `model` section; the same seed gives the same initial weights."""
     parameters = config.model_dump()
     name = parameters.pop("name")
@@ -205,8 +221,10 @@ def build(config: Any, input_shape: Shape, num_classes: int, seed: int = 0, data
         except UserError:
             raise
         except (TypeError, ValueError) as error:
-            raise UserError(f"model.name: {name!r} cannot be built for inputs of shape {tuple(input_shape)} and "
-                            f"{num_classes} classes: {str(error).splitlines()[0]}") from error
+            raise UserError(
+                f"model.name: {name!r} cannot be built for inputs of shape {tuple(input_shape)} and "
+                f"{num_classes} classes: {str(error).splitlines()[0]}"
+            ) from error
     _check(model, name, num_classes)
     if preprocess == "auto":
         preprocess = "vgg16" if name in ("vgg16", "vgg16_finetune") else "unit"
@@ -229,8 +247,10 @@ def _check(model: Any, name: str, num_classes: int) -> None:
     if not isinstance(model, keras.Model):
         raise UserError(f"model.name: {name!r} returned {type(model).__name__}, not a keras.Model")
     if isinstance(model.output_shape, list) or tuple(model.output_shape) != (None, num_classes):
-        raise UserError(f"model.name: {name!r} has outputs of shape {model.output_shape}; expected (None, "
-                        f"{num_classes}), one logit per class")
+        raise UserError(
+            f"model.name: {name!r} has outputs of shape {model.output_shape}; expected (None, "
+            f"{num_classes}), one logit per class"
+        )
     activation = getattr(model.layers[-1], "activation", None)
     if isinstance(model.layers[-1], keras.layers.Softmax) or getattr(activation, "__name__", "") == "softmax":
         raise UserError(f"model.name: {name!r} ends in a softmax; return logits (no activation on the last layer)")

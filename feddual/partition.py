@@ -70,8 +70,10 @@ def split(labels: np.ndarray, config: Any) -> Partition:
     result = PARTITIONS[parameters.pop("name")](labels, **parameters)
     empty = np.flatnonzero(result.sizes == 0)
     if len(empty):
-        raise UserError(f"partition.num_clients: {result.num_clients} clients leave {len(empty)} of them without a "
-                        f"single one of the {len(labels)} examples; use fewer clients")
+        raise UserError(
+            f"partition.num_clients: {result.num_clients} clients leave {len(empty)} of them without a "
+            f"single one of the {len(labels)} examples; use fewer clients"
+        )
     return result
 
 
@@ -99,9 +101,7 @@ def shards(
     return Partition.of([np.concatenate([pieces[piece] for piece in mine]) for mine in dealt])
 
 
-def published(
-    labels: np.ndarray, num_clients: NumClients = 100, alpha: Alpha = 0.01, seed: Seed = 42
-) -> Partition:
+def published(labels: np.ndarray, num_clients: NumClients = 100, alpha: Alpha = 0.01, seed: Seed = 42) -> Partition:
     """The public FedDUAL code's rule, bit for bit: Dirichlet over clients per class, a floor of one, with overlap.
 
     Each client draws max(1, int(share * class size)) examples of each class without replacement, but independently of
@@ -109,7 +109,7 @@ def published(
     code; `seed` 42 is the one used there.
     """
     # The legacy generator on purpose: only it reproduces the published index lists.
-    rng = np.random.RandomState(seed)  # noqa: NPY002
+    rng = np.random.RandomState(seed)
     shuffled = rng.permutation(len(labels))
     by_class = _by_class(labels[shuffled])
     shares = rng.dirichlet(np.full(num_clients, alpha), size=len(by_class))
@@ -130,8 +130,10 @@ def published_disjoint(
     clients: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
     for label, members in enumerate(_by_class(labels)):
         if 0 < len(members) < num_clients:
-            raise UserError(f"partition.num_clients: {num_clients} is more than the {len(members)} examples of class "
-                            f"{label}, and every client needs one; use fewer clients or another partition")
+            raise UserError(
+                f"partition.num_clients: {num_clients} is more than the {len(members)} examples of class "
+                f"{label}, and every client needs one; use fewer clients or another partition"
+            )
         members = rng.permutation(members)
         floor, rest = members[:num_clients], members[num_clients:]
         share = _finite_shares(rng.dirichlet(np.full(num_clients, alpha))[None], rng)[0]
@@ -151,8 +153,10 @@ def dirichlet_classes(
     rng = np.random.default_rng(seed)
     clients = _class_wise(labels, num_clients, alpha, rng)
     if num_clients * min_size > len(labels):
-        raise UserError(f"partition.min_size: {min_size} examples for {num_clients} clients are more than the "
-                        f"{len(labels)} there are; at most {len(labels) // num_clients}")
+        raise UserError(
+            f"partition.min_size: {min_size} examples for {num_clients} clients are more than the "
+            f"{len(labels)} there are; at most {len(labels) // num_clients}"
+        )
     lists = [list(rng.permutation(client)) for client in clients]
     sizes = np.array([len(client) for client in lists])
     for client_id in np.flatnonzero(sizes < min_size):
@@ -178,9 +182,11 @@ def niid_bench(
         clients = _class_wise(labels, num_clients, alpha, rng, even_share=len(labels) / num_clients)
         if min(map(len, clients)) >= min_size:
             return Partition.of(clients)
-    raise UserError(f"partition.alpha: niid_bench found no split of {len(labels)} examples over {num_clients} clients "
-                    f"with alpha = {alpha} and at least {min_size} examples each in {max_tries} tries; raise alpha or "
-                    "max_tries, lower min_size or num_clients, or use dirichlet_classes")
+    raise UserError(
+        f"partition.alpha: niid_bench found no split of {len(labels)} examples over {num_clients} clients "
+        f"with alpha = {alpha} and at least {min_size} examples each in {max_tries} tries; raise alpha or "
+        "max_tries, lower min_size or num_clients, or use dirichlet_classes"
+    )
 
 
 def dirichlet_clients(
@@ -250,6 +256,12 @@ def _finite_shares(shares: np.ndarray, rng: Any) -> np.ndarray:
 PARTITIONS: dict[str, Callable[..., Partition]] = {
     rule.__name__: rule
     for rule in (
-        dirichlet_classes, dirichlet_clients, iid, niid_bench, published, published_disjoint, shards,
+        dirichlet_classes,
+        dirichlet_clients,
+        iid,
+        niid_bench,
+        published,
+        published_disjoint,
+        shards,
     )
 }

@@ -6,7 +6,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 if TYPE_CHECKING:
     from feddual.engine import RoundRecord
@@ -27,16 +35,24 @@ class RunProgress:
         self._task: TaskID | None = None
         self._preparation: TaskID | None = None
         self._bar = Progress(
-            TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(),
-            TextColumn("{task.fields[facts]}"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
-            console=self._console, disable=not self._live,
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[facts]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not self._live,
         )
 
     def __enter__(self) -> "RunProgress":
         self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._bar.stop()
 
     def preparing(self, what: str, done: int, total: int) -> None:
@@ -59,13 +75,18 @@ class RunProgress:
         facts = self._facts(record)
         if self._live:
             if self._task is None:
-                self._task = self._bar.add_task(self._label, total=record.num_rounds, facts="",
-                                                completed=record.round_index - 1)
+                self._task = self._bar.add_task(
+                    self._label, total=record.num_rounds, facts="", completed=record.round_index - 1
+                )
             self._bar.update(self._task, completed=record.round_index, facts=facts)
         else:
             elapsed = time.perf_counter() - self._started
             left = elapsed / self._seen * (record.num_rounds - record.round_index)
-            print(f"round {record.round_index}/{record.num_rounds}  {facts}  {_clock(left)} left", file=sys.stderr, flush=True)
+            print(
+                f"round {record.round_index}/{record.num_rounds}  {facts}  {_clock(left)} left",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def _facts(self, record: "RoundRecord") -> str:
         metrics = record.metrics

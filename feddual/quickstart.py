@@ -5,7 +5,7 @@ from pathlib import Path
 
 from feddual import api, config
 
-STORY = (
+STORY: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("iid", "even clients: every client sees all ten classes", {"partition.name": "iid"}),
     ("noniid", "skewed clients: most clients see one or two classes", {}),
 )
@@ -23,11 +23,15 @@ def main(out: Path, as_json: bool = False) -> None:
     if as_json:
         print(json.dumps({"iid": even, "noniid": skewed, "out": str(out)}))
         return
-    print(
-        f"\nWith even clients FedAvg reaches {even['accuracy']:.1%} test accuracy (mean of the last rounds), with skewed "
-        f"clients {skewed['accuracy']:.1%}: {100 * (even['accuracy'] - skewed['accuracy']):.1f} points lost to the skew "
-        f"alone.\n\nEverything is in {out}/: config.yaml, metrics.jsonl, clients.jsonl, checkpoints/ of each run.\n\n"
-        f"Next:\n  feddual compare {out}/iid {out}/noniid\n"
-        f"  feddual run quickstart --set partition.alpha=1.0 --out runs/milder\n"
-        f"  feddual export {out}/iid --to keras\n  feddual init > mine.yaml"
-    )
+    lost = 100 * (even["accuracy"] - skewed["accuracy"])
+    print(f"""
+With even clients FedAvg reaches {even["accuracy"]:.1%} test accuracy (mean of the last rounds), with skewed clients
+{skewed["accuracy"]:.1%}: {lost:.1f} points lost to the skew alone.
+
+Everything is in {out}/: config.yaml, metrics.jsonl, clients.jsonl, checkpoints/ of each run.
+
+Next:
+  feddual compare {out}/iid {out}/noniid
+  feddual run quickstart --set partition.alpha=1.0 --out runs/milder
+  feddual export {out}/iid --to keras
+  feddual init > mine.yaml""")

@@ -83,9 +83,13 @@ class RunDir:
         path = self.path / name
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
-    def write_partition(self, indices: np.ndarray, offsets: np.ndarray, histograms: np.ndarray, fingerprint: str) -> None:
-        atomic_write(self.path / "partition.npz", npz_bytes(
-            indices=indices, offsets=offsets, histograms=histograms, fingerprint=np.array(fingerprint)))
+    def write_partition(
+        self, indices: np.ndarray, offsets: np.ndarray, histograms: np.ndarray, fingerprint: str
+    ) -> None:
+        atomic_write(
+            self.path / "partition.npz",
+            npz_bytes(indices=indices, offsets=offsets, histograms=histograms, fingerprint=np.array(fingerprint)),
+        )
 
     def read_partition(self) -> dict[str, np.ndarray]:
         with np.load(self.path / "partition.npz") as archive:
@@ -173,8 +177,10 @@ class RunDir:
             except UserError as error:
                 warnings.warn(f"{error}; trying the one before it", stacklevel=2)
         if rounds:
-            raise UserError(f"{self.path}: none of its {len(rounds)} checkpoints can be read; start anew in another "
-                            "folder, or restore one of them")
+            raise UserError(
+                f"{self.path}: none of its {len(rounds)} checkpoints can be read; start anew in another "
+                "folder, or restore one of them"
+            )
         return None
 
     def client_state_path(self, client: int, digest: str) -> Path:

@@ -7,7 +7,7 @@ a kill could spoil.
 import importlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -47,7 +47,7 @@ def _need(module: str, extra: str) -> Any:
 class TensorBoard:
     """Curves under `events/`, rewritten from the metrics when a run is resumed."""
 
-    def __init__(self, path: Path, config: Mapping[str, Any], history: list[Row]):
+    def __init__(self, path: Path, config: Mapping[str, Any], history: Sequence[Row]):
         _need("tensorboard", "tensorboard")
         from feddual._lazy import tf
 
@@ -70,7 +70,7 @@ class TensorBoard:
 class MLflow:
     """One MLflow run, continued on resume; the tracking address is MLFLOW_TRACKING_URI or `mlruns` beside the run."""
 
-    def __init__(self, path: Path, config: Mapping[str, Any], history: list[Row]):
+    def __init__(self, path: Path, config: Mapping[str, Any], history: Sequence[Row]):
         _need("mlflow", "mlflow")
         from mlflow.tracking import MlflowClient
 
@@ -105,14 +105,20 @@ class MLflow:
 class Wandb:
     """One W&B run named by the run directory; WANDB_MODE=offline keeps it on this machine."""
 
-    def __init__(self, path: Path, config: Mapping[str, Any], history: list[Row]):
+    def __init__(self, path: Path, config: Mapping[str, Any], history: Sequence[Row]):
         import hashlib
 
         wandb = _need("wandb", "wandb")
         identity = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
         resume = "allow" if history else None
-        self._run = wandb.init(project=os.environ.get("WANDB_PROJECT", "feddual"), name=path.name, id=identity,
-                               resume=resume, dir=str(path), config=dict(config))
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "feddual"),
+            name=path.name,
+            id=identity,
+            resume=resume,
+            dir=str(path),
+            config=dict(config),
+        )
         self._last = self._run.step
         for row in history:
             self.record(row)
@@ -132,9 +138,10 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-SINKS = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": Wandb}
+SINKS: dict[str, Any] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": Wandb}
 
 
-def create(name: str, path: Path, config: Mapping[str, Any], history: list[Row]) -> Sink:
+def create(name: str, path: Path, config: Mapping[str, Any], history: Sequence[Row]) -> Sink:
     """The sink of that name, with the rows recorded so far."""
-    return SINKS[name](path, config, history)
+    sink: Sink = SINKS[name](path, config, history)
+    return sink

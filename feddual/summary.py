@@ -10,7 +10,9 @@ Rows = Sequence[Mapping[str, Any]]
 TARGETS = {"fmnist": 0.70, "cifar10": 0.40, "cifar100": 0.20}  # the paper's; the last one chosen by us
 
 
-def summarise(config: Mapping[str, Any], metrics: Rows, timings: Rows = (), target: float | None = None) -> dict[str, Any]:
+def summarise(
+    config: Mapping[str, Any], metrics: Rows, timings: Rows = (), target: float | None = None
+) -> dict[str, Any]:
     """A run's numbers.
 
     `accuracy` is the mean test accuracy over the last 10 % of rounds: with very skewed clients one round swings by
@@ -30,8 +32,10 @@ def summarise(config: Mapping[str, Any], metrics: Rows, timings: Rows = (), targ
     late = [accuracy for index, accuracy in tested if index > total - ceil(total / 10)]
     seconds = {row["round"]: row["seconds"] for row in timings}
     reached = next((index for index, accuracy in tested if target is not None and accuracy >= target), None)
-    smooth = next((tested[i][0] for i in range(4, len(tested))
-                   if target is not None and np.mean([accuracy for _, accuracy in tested[i - 4 : i + 1]]) >= target), None)
+    means = [
+        (tested[i][0], np.mean([accuracy for _, accuracy in tested[i - 4 : i + 1]])) for i in range(4, len(tested))
+    ]
+    smooth = next((index for index, accuracy in means if target is not None and accuracy >= target), None)
     return {
         "name": config["name"],
         "algorithm": config["algorithm"]["name"],
@@ -61,7 +65,7 @@ def diverged(metrics: Rows, late: Sequence[float]) -> bool:
     if not metrics:
         return False
     norm = metrics[-1].get("update_norm")
-    if norm is not None and not isfinite(norm) or metrics[-1]["num_set_aside"] == metrics[-1]["num_clients"]:
+    if (norm is not None and not isfinite(norm)) or metrics[-1]["num_set_aside"] == metrics[-1]["num_clients"]:
         return True
     classes = next((len(row["per_class_accuracy"]) for row in reversed(metrics) if row.get("per_class_accuracy")), None)
     return bool(late and classes and abs(float(np.mean(late)) - 1 / classes) < 0.01)

@@ -179,8 +179,10 @@ def update(local_weights: np.ndarray, global_weights: np.ndarray) -> np.ndarray:
 
 def layer_norms(layout: Layout, vector: np.ndarray) -> dict[str, float]:
     """The L2 norm of each layer's trainable entries, kernel and bias together."""
-    squares = {name: sum(float(np.sum(np.square(vector[e.slice], dtype=np.float64))) for e in entries)
-               for name, entries in layout.layers.items()}
+    squares = {
+        name: sum(float(np.sum(np.square(vector[e.slice], dtype=np.float64))) for e in entries)
+        for name, entries in layout.layers.items()
+    }
     return {name: square**0.5 for name, square in squares.items()}
 
 

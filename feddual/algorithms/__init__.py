@@ -27,8 +27,11 @@ def find(name: str) -> "type[Algorithm]":
     if name not in names():
         raise UserError(f"algorithm.name: {name!r} is unknown; allowed: {', '.join(names())}, or package.module:Class")
     module = importlib.import_module(f"feddual.algorithms.{name}")
-    return next(cls for cls in vars(module).values()
-                if isinstance(cls, type) and issubclass(cls, Algorithm) and cls.__module__ == module.__name__)
+    return next(
+        cls
+        for cls in vars(module).values()
+        if isinstance(cls, type) and issubclass(cls, Algorithm) and cls.__module__ == module.__name__
+    )
 
 
 def create(experiment: Any) -> "Algorithm":

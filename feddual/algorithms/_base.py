@@ -179,7 +179,9 @@ class Algorithm:
         """Take one client's result in; called in client-id order, with None at first."""
         return aggregation.add(acc, result.weights, self.client_weight(result))
 
-    def finish(self, server: ServerState, acc: Any, layout: Layout, num_clients: int) -> tuple[ServerState, dict[str, Any]]:
+    def finish(
+        self, server: ServerState, acc: Any, layout: Layout, num_clients: int
+    ) -> tuple[ServerState, dict[str, Any]]:
         """The next server state, and facts to record with the round."""
         return replace(server, weights=aggregation.mean(acc)), {}
 
