@@ -6,6 +6,7 @@ section, its name (with dashes) the value of `dataset.name`. A user's own `.npz`
 
 import gzip
 import hashlib
+import io
 import os
 import pickle
 import tarfile
@@ -163,6 +164,7 @@ class _ArraysOnly(pickle.Unpickler):
             ("numpy._core.multiarray", "_reconstruct"),
             ("numpy", "ndarray"),
             ("numpy", "dtype"),
+            ("_codecs", "encode"),  # how Python 3 writes bytes for old readers
         }
         if (module, name) not in allowed:
             raise pickle.UnpicklingError(f"{module}.{name} does not belong in a data set")
@@ -190,7 +192,7 @@ def _cifar_layouts(
             yield (
                 base / inner,
                 lambda base=base: _cifar(  # type: ignore[misc]
-                    lambda part: open(base / inner / part, "rb"), train, test, key
+                    lambda part: io.BytesIO((base / inner / part).read_bytes()), train, test, key
                 ),
             )
         if (base / archive).is_file():

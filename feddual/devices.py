@@ -28,8 +28,8 @@ def configure(threads: int = 1, device: str = "auto") -> str:
         if found != threads:
             warnings.warn(
                 f"TensorFlow already runs with {found or 'its default number of'} threads, so runtime.threads = "
-                f"{threads} has no effect and the last bits may differ from other runs. Import feddual and start the run before "
-                "other TensorFlow work.",
+                f"{threads} has no effect and the last bits may differ from other runs. Start the run before other "
+                "TensorFlow work.",
                 stacklevel=2,
             )
     with without_chatter():

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from scipy.stats import rankdata
 
 from feddual._lazy import tf
 from feddual.local_training import Forward
@@ -94,6 +93,8 @@ def classification_metrics(logits: np.ndarray, labels: np.ndarray, num_classes: 
 
 def _auc(probabilities: np.ndarray, labels: np.ndarray, present: np.ndarray) -> float | None:
     """Area under the ROC curve, one class against the rest, averaged over the classes that occur."""
+    from scipy.stats import rankdata  # a slow import
+
     if present.sum() < 2:
         return None
     ranks = rankdata(probabilities, axis=0)

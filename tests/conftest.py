@@ -1,0 +1,16 @@
+"""Every test sees an empty cache and no data folder, so none depends on what a machine happens to hold."""
+
+import os
+import tempfile
+
+import pytest
+
+os.environ["FEDDUAL_CACHE"] = tempfile.mkdtemp(prefix="feddual-test-cache-")
+os.environ["KERAS_HOME"] = tempfile.mkdtemp(prefix="feddual-test-keras-")
+os.environ["MPLBACKEND"] = "agg"
+os.environ.pop("FEDDUAL_DATA", None)
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
