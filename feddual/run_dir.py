@@ -148,7 +148,7 @@ class RunDir:
         """
         path = self.checkpoint_path(round_index)
         try:
-            with np.load(path) as archive:
+            with np.load(io.BytesIO(path.read_bytes())) as archive:
                 values = {name: archive[name] for name in archive.files}
             layout = Layout.from_list(json.loads(str(values.pop("layout"))))
             states = {int(client): digest for client, digest in json.loads(str(values.pop("client_states"))).items()}

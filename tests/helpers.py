@@ -42,7 +42,7 @@ class Counting(Algorithm):
         return (weights + np.float32(0.01) * client["last"]).astype(np.float32)
 
     def finish(self, server, acc, layout, num_clients):
-        state, facts = super().finish(server, acc, layout, num_clients)
+        state, _ = super().finish(server, acc, layout, num_clients)
         rounds = server.slots["rounds"] + 1
         return type(state)(state.weights, {"rounds": rounds}), {"server_rounds": float(rounds[0])}
 

@@ -1,5 +1,7 @@
 """Plain-numpy twins of what feddual computes. They share no code with it."""
 
+import itertools
+
 import numpy as np
 
 
@@ -18,7 +20,7 @@ def mlp_loss_and_gradient(weights, x, y, sizes):
         sizes: Units of every layer, from the input to the classes.
     """
     layers, position = [], 0
-    for a, b in zip(sizes[:-1], sizes[1:], strict=True):
+    for a, b in itertools.pairwise(sizes):
         kernel = weights[position : position + a * b].reshape(a, b)
         bias = weights[position + a * b : position + a * b + b]
         layers.append((kernel, bias))

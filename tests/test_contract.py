@@ -1,0 +1,165 @@
+"""One sheet of questions for every algorithm: the package's, and one brought by import path."""
+
+import numpy as np
+import pytest
+
+from feddual import algorithms, api, config
+from feddual.algorithms._base import ServerState
+from feddual.engine import replace_sections
+from feddual.local_training import ClientTask, train_client, workbench
+from feddual.run_dir import RunDir
+from tests import helpers
+from tests.helpers import tiny
+
+ALGORITHMS = [*algorithms.names(), "tests.helpers:Counting"]
+every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+
+
+def run(name, out, **overrides):
+    return api.run(tiny(algorithm__name=name, **overrides), out=out, progress=False)
+
+
+def weights_of(run):
+    return np.concatenate([value.ravel() for value in run.weights().values()])
+
+
+@every_algorithm
+def test_same_seed_same_bits_and_other_seed_other_bits(name, tmp_path):
+    first, again, other = (run(name, tmp_path / str(i), seed=seed) for i, seed in enumerate((1, 1, 2)))
+    for file in ("metrics.jsonl", "clients.jsonl", "checkpoints/round-00003.npz"):
+        assert (first.path / file).read_bytes() == (again.path / file).read_bytes()
+    assert not (weights_of(first) == weights_of(other)).all()
+
+
+@every_algorithm
+def test_slots_keep_their_names_shapes_and_types_and_one_trace_serves_all(name):
+    bench = workbench(replace_sections(tiny(algorithm__name=name)))
+    algorithm, layout = bench.algorithm, bench.network.layout
+    weights = bench.initial_weights()
+    server = ServerState(weights, algorithm.init_server(layout, weights))
+    clients = {client: algorithm.init_client(layout, weights) for client in range(3)}
+
+    def shape(slots):
+        return {key: (np.shape(value), np.asarray(value).dtype) for key, value in slots.items()}
+
+    before = shape(server.slots), shape(clients[0])
+    for round_index in (1, 2):
+        acc = None
+        for client, slots in clients.items():
+            identity = replace_sections(bench.experiment)
+            result = train_client(ClientTask(identity, round_index, client, server.weights, server.slots, slots))
+            assert result.is_finite
+            clients[client] = result.slots
+            acc = algorithm.accumulate(acc, result, server)
+        server, _ = algorithm.finish(server, acc, layout, 6)
+        assert (shape(server.slots), shape(clients[0])) == before
+        assert server.weights.dtype == np.float32
+        assert server.weights.shape == (layout.size,)
+    assert bench.training.run.experimental_get_tracing_count() == 1
+
+
+@every_algorithm
+def test_it_learns(name, tmp_path):
+    done = run(name, tmp_path / "a", training__rounds=15, training__learning_rate=0.02, partition__alpha=5.0)
+    assert done.metrics["accuracy"].iloc[-1] > 0.75
+    assert done.metrics["num_set_aside"].sum() == 0
+
+
+@every_algorithm
+def test_its_fedavg_case_is_fedavg(name, tmp_path):
+    case = algorithms.find(name).fedavg_case()
+    if isinstance(case, str):
+        pytest.skip(case)
+    common = {"training.weighting": "uniform"}
+    ours = api.run(
+        config.resolve(helpers.TINY, {"algorithm.name": name, **common, **case}), out=tmp_path / "a", progress=False
+    )
+    plain = {key: value for key, value in case.items() if not key.startswith("algorithm.")}
+    fedavg = api.run(config.resolve(helpers.TINY, {**common, **plain}), out=tmp_path / "b", progress=False)
+    np.testing.assert_allclose(weights_of(ours), weights_of(fedavg), rtol=1e-5, atol=1e-7)
+
+
+@every_algorithm
+def test_stopping_and_resuming_equals_running_through(name, tmp_path):
+    whole = run(name, tmp_path / "whole", training__rounds=5)
+    run(name, tmp_path / "parts", training__rounds=3)
+    parts = api.run(tiny(algorithm__name=name, training__rounds=5), out=tmp_path / "parts", resume=True, progress=False)
+    for file in ("metrics.jsonl", "clients.jsonl", "checkpoints/round-00005.npz"):
+        assert (whole.path / file).read_bytes() == (parts.path / file).read_bytes()
+
+
+@every_algorithm
+def test_the_order_of_clients_does_not_matter(name, tmp_path):
+    """Another executor may return clients in any order of work; results are taken in by client id."""
+    bench = workbench(replace_sections(tiny(algorithm__name=name)))
+    algorithm, layout, weights = bench.algorithm, bench.network.layout, bench.initial_weights()
+    server = ServerState(weights, algorithm.init_server(layout, weights))
+    slots = algorithm.init_client(layout, weights)
+    results = [train_client(ClientTask(replace_sections(bench.experiment), 1, client, weights, server.slots, slots))
+               for client in (2, 0, 1)]  # fmt: skip
+    finished = []
+    for order in ((0, 1, 2), (2, 1, 0)):
+        acc = None
+        for position in order:
+            acc = algorithm.accumulate(acc, results[position], server)
+        finished.append(algorithm.finish(server, acc, layout, 6)[0].weights)
+    np.testing.assert_allclose(finished[0], finished[1], rtol=1e-6, atol=1e-7)
+
+
+@every_algorithm
+def test_a_client_that_is_not_finite_is_set_aside_and_recorded(name, tmp_path, monkeypatch):
+    from feddual import local_training
+
+    good = local_training.train_client
+
+    def broken(task):
+        result = good(task)
+        if task.round_index == 2:
+            result.weights[0] = np.nan
+        return result
+
+    monkeypatch.setattr(local_training, "train_client", broken)
+    done = run(name, tmp_path / "a")
+    assert done.metrics["num_set_aside"].tolist() == [0, 3, 0]
+    assert done.clients.groupby("round")["finite"].all().tolist() == [True, False, True]
+    assert np.isfinite(weights_of(done)).all()
+
+
+def test_state_reaches_the_disk_and_comes_back(tmp_path):
+    done = run(
+        "tests.helpers:Counting", tmp_path / "a", training__rounds=4, checkpoint__every=1, checkpoint__keep="all"
+    )
+    files = RunDir(done.path)
+    seen = {client: 0 for client in range(6)}
+    for round_index in range(1, 5):
+        for client in done.clients.query("round == @round_index")["client"]:
+            seen[client] += 1
+        checkpoint = files.read_checkpoint(round_index)
+        assert checkpoint.server_slots["rounds"].tolist() == [round_index]
+        counts = {c: files.read_client_state(c, d)["rounds"][0] for c, d in checkpoint.client_states.items()}
+        assert counts == {client: count for client, count in seen.items() if count}
+    assert done.metrics["server_rounds"].tolist() == [1, 2, 3, 4]
+
+
+def test_fedavg_with_full_participation_and_one_full_batch_is_one_step_of_gradient_descent(tmp_path):
+    """Weighted by examples, the mean of one-step clients is a step on the pooled mean loss: exactly centralised GD."""
+    from tests import reference
+
+    experiment = tiny(
+        training__rounds=1, training__clients_per_round=6, training__local_epochs=1, training__batch_size=240,
+        training__optimizer="sgd", training__learning_rate=0.5, training__weighting="num_examples",
+    )  # fmt: skip
+    done = api.run(experiment, out=tmp_path / "a", progress=False)
+    bench = workbench(replace_sections(experiment))
+    x, y = bench.federation.train(np.arange(240))
+    start = bench.initial_weights().astype(np.float64)
+    _, gradient = reference.mlp_loss_and_gradient(start, x.astype(np.float64), y, [6, 8, 4])
+    np.testing.assert_allclose(weights_of(done), start - 0.5 * gradient, rtol=1e-5, atol=1e-6)
+
+
+def test_the_two_weightings_by_hand():
+    from feddual import aggregation
+
+    acc = aggregation.add(None, np.float32([1, -2]), 1.0)
+    acc = aggregation.add(acc, np.float32([5, 2]), 3.0)
+    assert aggregation.mean(acc).tolist() == [4.0, 1.0]

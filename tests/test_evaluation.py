@@ -1,0 +1,68 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import softmax
+from sklearn import metrics
+
+from feddual.engine import replace_sections
+from feddual.evaluation import Evaluator, classification_metrics
+from feddual.local_training import workbench
+from tests.helpers import tiny
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 6), st.integers(20, 80))
+def test_metrics_equal_scikit_learn(seed, num_classes, count):
+    rng = np.random.default_rng(seed)
+    labels = np.concatenate([np.arange(num_classes), rng.integers(0, num_classes, count)])
+    logits = np.round(rng.normal(size=(len(labels), num_classes)) + 1.5 * np.eye(num_classes)[labels], 1).astype(
+        np.float32
+    )
+    found = classification_metrics(logits, labels, num_classes)
+    predicted = logits.argmax(1)
+    probabilities = softmax(logits.astype(np.float64), axis=1)
+    recalls = metrics.recall_score(labels, predicted, average=None, zero_division=0)
+    expected = {
+        "accuracy": metrics.accuracy_score(labels, predicted),
+        "loss": metrics.log_loss(labels, probabilities, labels=range(num_classes)),
+        "balanced_accuracy": metrics.balanced_accuracy_score(labels, predicted),
+        "macro_f1": metrics.f1_score(labels, predicted, average="macro", zero_division=0),
+        "kappa": metrics.cohen_kappa_score(labels, predicted),
+        "mcc": metrics.matthews_corrcoef(labels, predicted),
+        "auc": np.mean([metrics.roc_auc_score(labels == c, probabilities[:, c]) for c in range(num_classes)]),
+        "g_mean": np.prod(recalls) ** (1 / num_classes),
+        "per_class_accuracy": recalls.tolist(),
+    }
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, rel=1e-5, abs=1e-9), name
+
+
+def test_perfect_and_constant_answers():
+    labels = np.array([0, 1, 2, 0])
+    perfect = classification_metrics(10 * np.eye(3)[labels], labels, 3)
+    assert [perfect[key] for key in ("accuracy", "kappa", "mcc", "auc", "g_mean", "macro_f1")] == pytest.approx(
+        [1.0] * 6
+    )
+    constant = classification_metrics(np.tile([1.0, 0, 0], (4, 1)), labels, 3)
+    assert (constant["accuracy"], constant["kappa"], constant["mcc"], constant["g_mean"]) == (0.5, 0, 0, 0)
+
+
+def test_a_class_that_does_not_occur_and_values_that_are_not_finite():
+    found = classification_metrics(np.eye(3)[[0, 1]], np.array([0, 1]), 3)
+    assert found["per_class_accuracy"] == [1.0, 1.0, None]
+    assert found["balanced_accuracy"] == 1.0
+    broken = classification_metrics(np.array([[np.nan, 0], [0, 1.0]]), np.array([0, 1]), 2)
+    assert broken["accuracy"] == 0.5
+    assert np.isnan(broken["loss"])
+    assert broken["auc"] is None
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 60, 500])
+def test_the_evaluator_sees_every_example_once_whatever_the_batch(batch_size):
+    bench = workbench(replace_sections(tiny()))
+    x, y = bench.federation.test()
+    found = Evaluator(bench.training.forward, x, y, 4, batch_size, "/CPU:0")(bench.initial_weights())
+    expected = classification_metrics(bench.network.model(x).numpy(), y, 4)
+    assert found.pop("per_class_accuracy") == expected.pop("per_class_accuracy")
+    assert found == pytest.approx(expected, rel=1e-5)
