@@ -45,7 +45,7 @@ class Evaluation(Section):
     """The server's test of the global model."""
 
     every: int = Field(1, ge=1, description="rounds between tests; the last round is always tested")
-    batch_size: int = Field(500, ge=1)
+    batch_size: int = Field(100, ge=1, description="changes the speed only")
 
 
 class Probe(BaseModel):
@@ -70,6 +70,7 @@ class Runtime(Section):
     workers: int = Field(1, ge=1, description="worker processes, for executors that have them")
     threads: int = Field(1, ge=1, description="TensorFlow threads in each process; one gives the same bits everywhere")
     device: str = Field("auto", pattern=r"^(auto|cpu|gpu|(GPU|CPU):\d+)$", description="auto, cpu, gpu or GPU:1")
+    accelerate: bool = Field(True, description="exact rewrites of the first layer; off, the plain Keras layers run")
     cache_features: bool = Field(True, description="run a frozen prefix once per image and keep its output on disk")
     data_dir: str | None = Field(None, description="folder with data sets and pretrained weights, searched first")
 

@@ -24,18 +24,21 @@ from feddual.weights import layer_norms, moving_statistics, read, update
 class Forward:
     """The network as a function of a weight vector."""
 
-    def __init__(self, network: Network, on_features: bool):
-        """Args: network, and whether inputs are the prefix's features already."""
+    def __init__(self, network: Network, on_features: bool, accelerate: bool = True):
+        """Args: network, whether inputs are the prefix's features already, and whether exact rewrites are used."""
         self.layout = network.layout
-        self.trained = network.trained
         self.prefix = None if on_features else network.prefix
+        first = acceleration.FirstConvolution.of(network.model) if accelerate and network.prefix is None else None
+        self.first = first
+        self.trained = network.trained if first is None else first.rest
         statistics = {id(variable): number for number, variable in enumerate(moving_statistics(network.model))}
         # Keras hands out and takes back all non-trainable variables in one list: which of them are ours, which are the
         # random state of dropout, and which stay as they are.
         self._places = [statistics.get(id(variable)) for variable in self.trained.non_trainable_variables]
         self._is_seed = ["seed_generator" in variable.path for variable in self.trained.non_trainable_variables]
-        names = [id(variable) for variable in self.trained.trainable_variables]
-        if names != [id(variable) for variable in network.model.trainable_variables]:
+        self._num_first = len(network.model.trainable_variables) - len(self.trained.trainable_variables)
+        rest = [id(variable) for variable in network.model.trainable_variables[self._num_first :]]
+        if rest != [id(variable) for variable in self.trained.trainable_variables]:
             raise ValueError("the trained part does not hold the model's trainable variables in their order")
 
     def __call__(
@@ -68,8 +71,10 @@ class Forward:
                 rest.append(variable.value)
         if self.prefix is not None:
             x = tf.stop_gradient(self.prefix(x, training=False))
+        if self.first is not None:
+            x = self.first(trainable[: self._num_first], x)
         (features, logits), rest, losses = self.trained.stateless_call(
-            trainable, rest, x, training=training, return_losses=True
+            trainable[self._num_first :], rest, x, training=training, return_losses=True
         )
         moved = [(place, value) for place, value in zip(self._places, rest, strict=True) if place is not None]
         moved.sort(key=lambda pair: pair[0])
@@ -116,12 +121,12 @@ class LocalTraining:
     """Network, algorithm and training settings, compiled together."""
 
     def __init__(
-        self, network: Network, algorithm: Algorithm, training: Any, on_features: bool, device: str = "/CPU:0"
+        self, network: Network, algorithm: Algorithm, training: Any, on_features: bool, device: str, accelerate: bool
     ):
         self.layout = network.layout
         self.algorithm = algorithm
         self.training = training
-        self.forward = Forward(network, on_features)
+        self.forward = Forward(network, on_features, accelerate)
         self.optimizer = Optimizer(training)
         self.device = device
         blank = np.zeros(self.layout.size, np.float32)
@@ -355,7 +360,7 @@ def _workbenches(experiment_json: str, progress: _Uncompared) -> Workbench:
     test = acceleration.features(network, dataset.x_test, progress.value) if on_features else None
     federation = Federation(dataset, split, network.preprocess, train, test)
     algorithm = algorithms.create(experiment)
-    training = LocalTraining(network, algorithm, experiment.training, on_features, device)
+    training = LocalTraining(network, algorithm, experiment.training, on_features, device, runtime.accelerate)
     return Workbench(experiment, network, federation, algorithm, training, device)
 
 

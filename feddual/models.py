@@ -277,12 +277,28 @@ def split(model: Any) -> tuple[Any | None, Any]:
         previous = layer
         if layer.weights or cut is not None:
             cut = layer
-    inputs, output, last = model.inputs[0], model.outputs[0], model.layers[-1]
-    features = last.input if _single(last) and last.output is output and last.weights else output
     if cut is None:
-        return None, keras.Model(inputs, [features, output], name="trained")
-    prefix = keras.Model(inputs, cut.output, name="prefix")
-    return prefix, keras.Model(cut.output, [features, output], name="trained")
+        return None, keras.Model(model.inputs[0], _outputs(model), name="trained")
+    prefix = keras.Model(model.inputs[0], cut.output, name="prefix")
+    return prefix, keras.Model(cut.output, _outputs(model), name="trained")
+
+
+def tail(model: Any, layer: Any) -> Any | None:
+    """What comes after one of a chain's leading layers, with the same two outputs; None if there is no chain."""
+    previous = None
+    for other in model.layers:
+        if previous is not None and not (_single(other) and other.input is previous.output):
+            return None
+        previous = other
+        if other is layer:
+            return keras.Model(layer.output, _outputs(model), name="rest")
+    return None
+
+
+def _outputs(model: Any) -> list[Any]:
+    """Penultimate activations and logits."""
+    output, last = model.outputs[0], model.layers[-1]
+    return [last.input if _single(last) and last.output is output and last.weights else output, output]
 
 
 def _single(layer: Any) -> bool:

@@ -11,6 +11,14 @@ os.environ["MPLBACKEND"] = "agg"
 os.environ.pop("FEDDUAL_DATA", None)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread():
+    """TensorFlow takes its thread count before it first runs, whichever test that is in."""
+    from feddual import devices
+
+    devices.configure()
+
+
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
