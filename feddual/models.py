@@ -268,19 +268,15 @@ def split(model: Any) -> tuple[Any | None, Any]:
         The prefix, or None, and the rest with two outputs: penultimate activations and logits.
     """
     cut = None
-    previous = None
     for layer in model.layers:
-        if previous is not None and not (_single(layer) and layer.input is previous.output):
-            break
         if layer.trainable_variables or any("seed_generator" in variable.path for variable in layer.variables):
             break
-        previous = layer
         if layer.weights or cut is not None:
             cut = layer
-    if cut is None:
+    rest = tail(model, cut) if cut is not None else None
+    if rest is None:
         return None, keras.Model(model.inputs[0], _outputs(model), name="trained")
-    prefix = keras.Model(model.inputs[0], cut.output, name="prefix")
-    return prefix, keras.Model(cut.output, _outputs(model), name="trained")
+    return keras.Model(model.inputs[0], cut.output, name="prefix"), rest
 
 
 def tail(model: Any, layer: Any) -> Any | None:
@@ -291,8 +287,11 @@ def tail(model: Any, layer: Any) -> Any | None:
             return None
         previous = other
         if other is layer:
-            return keras.Model(layer.output, _outputs(model), name="rest")
-    return None
+            break
+    try:
+        return keras.Model(layer.output, _outputs(model), name="rest")
+    except ValueError:  # something further on looks back past the cut
+        return None
 
 
 def _outputs(model: Any) -> list[Any]:
