@@ -160,7 +160,7 @@ class FirstConvolution:
 def _product(kernel: Any, patches: Any) -> Any:
     """`kernel @ patches`, with the gradient for the kernel alone, in the order of factors that is fast."""
 
-    @tf.custom_gradient
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
     def multiply(kernel: Any) -> Any:
         return tf.matmul(kernel, patches), lambda change: tf.transpose(tf.matmul(patches, change, transpose_b=True))
 

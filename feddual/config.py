@@ -70,6 +70,7 @@ class Runtime(Section):
     workers: int = Field(1, ge=1, description="worker processes, for executors that have them")
     threads: int = Field(1, ge=1, description="TensorFlow threads in each process; one gives the same bits everywhere")
     device: str = Field("auto", pattern=r"^(auto|cpu|gpu|(GPU|CPU):\d+)$", description="auto, cpu, gpu or GPU:1")
+    jit: Literal["auto"] | bool = Field("auto", description="compile local epochs with XLA; auto: on a GPU")
     accelerate: bool = Field(True, description="exact rewrites of the first layer; off, the plain Keras layers run")
     cache_features: bool = Field(True, description="run a frozen prefix once per image and keep its output on disk")
     data_dir: str | None = Field(None, description="folder with data sets and pretrained weights, searched first")

@@ -11,11 +11,12 @@ from typing import Any
 import filelock
 import numpy as np
 
-from feddual import acceleration, config, devices, executors, local_training, probes, seeding, sinks
+from feddual import acceleration, config, devices, executors, probes, seeding, sinks, workbench
 from feddual.algorithms._base import ClientResult, ServerState, Slots
 from feddual.config import Experiment
 from feddual.errors import UserError
-from feddual.evaluation import Evaluator
+from feddual.evaluation import classification_metrics
+from feddual.local_training import ClientTask
 from feddual.run_dir import Checkpoint, RunDir
 from feddual.weights import layer_norms, update
 
@@ -64,7 +65,7 @@ class ProbeHost:
 
     path: Path  # probes/<name>/ of the run
     round_index: int
-    bench: local_training.Workbench
+    bench: workbench.Workbench
     weights: np.ndarray
 
 
@@ -114,8 +115,8 @@ def _rounds(
     experiment: Experiment, run: RunDir, extra_probes: Sequence[probes.Probe], progress: acceleration.Progress | None
 ) -> Iterator[RoundRecord]:
     training, total = experiment.training, experiment.training.rounds
-    identity = replace_sections(experiment)
-    bench = local_training.workbench(identity, progress)
+    identity = worker_view(experiment)
+    bench = workbench.workbench(identity, progress)
     algorithm, layout = bench.algorithm, bench.network.layout
     active = [probes.create(probe.model_dump()) for probe in experiment.probes] + list(extra_probes)
 
@@ -139,7 +140,6 @@ def _rounds(
         probe.start(ProbeHost(run.path / "probes" / probe.name, first - 1, bench, server.weights))
     history = run.rows("metrics")
     reporters = [sinks.create(name, run.path, experiment.to_dict(), history) for name in experiment.sinks]
-    evaluator: Evaluator | None = None
     executor = executors.create(experiment.runtime)
     saved_rounds = set(experiment.checkpoint.rounds)
     if 0 in saved_rounds and first == 1:
@@ -154,12 +154,13 @@ def _rounds(
                 experiment.seed, round_index, bench.federation.num_clients, training.clients_per_round
             )
             due = tuple(probe for probe in active if probe.schedule.due(round_index, total))
-            tasks = (
-                local_training.ClientTask(
+            costs = [float(size) for size in bench.federation.partition.sizes[clients]]
+            tasks = [
+                ClientTask(
                     identity, round_index, int(client), server.weights, server.slots, states.get(int(client)), due
                 )
                 for client in clients
-            )
+            ]
 
             # 2. Train them, and take each result in as it comes, in client order; 3. set aside what is not finite.
             acc: Any = None
@@ -167,7 +168,7 @@ def _rounds(
             measured: dict[str, dict[int, Any]] = {probe.name: {} for probe in due}
             client_seconds = 0.0
             server_seconds = 0.0
-            for result in executor.imap("feddual.local_training:train_client", tasks):
+            for result in executor.imap("feddual.workbench:train_client", tasks, costs):
                 before = time.perf_counter()
                 rows.append(_client_row(round_index, result))
                 client_seconds += result.seconds
@@ -190,17 +191,8 @@ def _rounds(
             metrics = _round_row(round_index, rows, previous, server, bench)
             metrics |= facts
             if round_index % experiment.evaluation.every == 0 or round_index == total:
-                if evaluator is None:
-                    x, y = bench.federation.test()
-                    evaluator = Evaluator(
-                        bench.training.forward,
-                        x,
-                        y,
-                        bench.federation.dataset.num_classes,
-                        experiment.evaluation.batch_size,
-                        bench.device,
-                    )
-                metrics = {"round": round_index, **evaluator(algorithm.evaluation_weights(server, layout)), **metrics}
+                tested = algorithm.evaluation_weights(server, layout)
+                metrics = {"round": round_index, **_test(executor, bench, identity, tested), **metrics}
             evaluated = time.perf_counter()
 
             # 6. Record: rows, probes, sinks.
@@ -236,7 +228,16 @@ def _rounds(
             reporter.close()
 
 
-def replace_sections(experiment: Experiment) -> str:
+def _test(
+    executor: executors.Executor, bench: workbench.Workbench, identity: str, weights: np.ndarray
+) -> dict[str, Any]:
+    slices = bench.evaluator.slices(executor.workers)
+    tasks = [workbench.EvaluationTask(identity, weights, *part) for part in slices]
+    logits = np.concatenate(list(executor.imap("feddual.workbench:answers", tasks)))
+    return classification_metrics(logits, bench.evaluator.labels, bench.federation.dataset.num_classes)
+
+
+def worker_view(experiment: Experiment) -> str:
     """The experiment as workers see it: without what concerns only the host, so that their cache is hit."""
     neutral = experiment.model_copy(
         update={
@@ -274,7 +275,7 @@ def check_resumable(asked: Experiment, found: Experiment, path: Path) -> None:
         )
 
 
-def _write_facts(experiment: Experiment, run: RunDir, bench: local_training.Workbench) -> None:
+def _write_facts(experiment: Experiment, run: RunDir, bench: workbench.Workbench) -> None:
     environment = devices.environment() | {
         "dataset_hash": bench.federation.dataset.fingerprint,
         "frozen_weights_hash": bench.network.frozen_hash,
@@ -304,7 +305,7 @@ def _round_row(
     rows: list[dict[str, Any]],
     before: ServerState,
     after: ServerState,
-    bench: local_training.Workbench,
+    bench: workbench.Workbench,
 ) -> dict[str, Any]:
     """What is recorded of a round for every algorithm."""
     layout = bench.network.layout

@@ -1,19 +1,20 @@
 """Loss, accuracy and the classification metrics of a weight vector on labelled data."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from feddual._lazy import tf
-from feddual.local_training import Forward
+from feddual.forward import Forward
 
 
 class Evaluator:
     """A test set on the device, and the network compiled to run over it."""
 
-    def __init__(self, forward: Forward, x: np.ndarray, y: np.ndarray, num_classes: int, batch_size: int, device: str):
+    def __init__(self, forward: Forward, x: np.ndarray, y: np.ndarray, batch_size: int, device: str = "/CPU:0"):
         self.labels = y
-        self.num_classes = num_classes
+        self.batch_size = batch_size
         self.device = device
         with tf.device(device):
             self.inputs = tf.constant(x)
@@ -21,30 +22,29 @@ class Evaluator:
         def run(weights: Any, inputs: Any) -> Any:
             count = tf.shape(inputs)[0]
             batches = (count + batch_size - 1) // batch_size
-            logits = tf.TensorArray(tf.float32, batches, element_shape=[None, num_classes], infer_shape=False)
-            _, logits = tf.while_loop(
-                lambda number, _: number < batches,
-                lambda number, logits: (
-                    number + 1,
-                    logits.write(
-                        number, forward(weights, inputs[number * batch_size : (number + 1) * batch_size])[0].logits
-                    ),
-                ),
-                (0, logits),
+            logits = tf.TensorArray(
+                weights.dtype, batches, element_shape=[None, forward.num_classes], infer_shape=False
             )
-            return logits.concat()
 
-        self._logits = tf.function(
-            run,
-            autograph=False,
-            input_signature=[tf.TensorSpec([forward.layout.size]), tf.TensorSpec([None, *x.shape[1:]])],
-        )
+            def one(number: Any, logits: Any) -> Any:
+                batch = inputs[number * batch_size : (number + 1) * batch_size]
+                return number + 1, logits.write(number, forward(weights, batch)[0].logits)
 
-    def __call__(self, weights: np.ndarray) -> dict[str, Any]:
-        """The metrics of these weights."""
+            return tf.while_loop(lambda number, _: number < batches, one, (0, logits))[1].concat()
+
+        signature = [tf.TensorSpec([forward.layout.size]), tf.TensorSpec([None, *x.shape[1:]])]
+        self._run = tf.function(run, autograph=False, input_signature=signature)
+
+    def logits(self, weights: np.ndarray, begin: int = 0, end: int | None = None) -> np.ndarray:
+        """The network's answers to some of the images; `begin` on a batch's edge gives the same bits as the whole."""
         with tf.device(self.device):
-            logits = self._logits(weights, self.inputs).numpy()
-        return classification_metrics(logits, self.labels, self.num_classes)
+            return self._run(weights, self.inputs[begin:end]).numpy()
+
+    def slices(self, parts: int) -> list[tuple[int, int]]:
+        """The test set cut into about `parts` ranges, on the edges of batches."""
+        edges = np.linspace(0, -(-len(self.labels) // self.batch_size), parts + 1).round().astype(int) * self.batch_size
+        edges[-1] = len(self.labels)
+        return [(int(a), int(b)) for a, b in pairwise(edges) if a < b]
 
 
 def classification_metrics(logits: np.ndarray, labels: np.ndarray, num_classes: int) -> dict[str, Any]:

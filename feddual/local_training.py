@@ -5,81 +5,30 @@ for all clients and rounds: the number of examples is the only thing that varies
 compiled or assigned per client.
 """
 
-import json
 import time
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from feddual import acceleration, algorithms, config, datasets, devices, models, partition, seeding
+from feddual import seeding
 from feddual._lazy import tf
-from feddual.algorithms._base import Algorithm, Batch, ClientContext, ClientResult, Outputs, Slots, Trained
-from feddual.federation import Federation
-from feddual.models import Network
-from feddual.weights import layer_norms, moving_statistics, read, update
+from feddual.algorithms._base import Algorithm, Batch, ClientContext, ClientResult, Slots, Trained
+from feddual.forward import Forward
+from feddual.weights import layer_norms, update
 
 
-class Forward:
-    """The network as a function of a weight vector."""
+@dataclass(frozen=True)
+class ClientTask:
+    """Everything a worker needs to train one client: small, and the same for every executor."""
 
-    def __init__(self, network: Network, on_features: bool, accelerate: bool = True):
-        """Args: network, whether inputs are the prefix's features already, and whether exact rewrites are used."""
-        self.layout = network.layout
-        self.prefix = None if on_features else network.prefix
-        first = acceleration.FirstConvolution.of(network.model) if accelerate and network.prefix is None else None
-        self.first = first
-        self.trained = network.trained if first is None else first.rest
-        statistics = {id(variable): number for number, variable in enumerate(moving_statistics(network.model))}
-        # Keras hands out and takes back all non-trainable variables in one list: which of them are ours, which are the
-        # random state of dropout, and which stay as they are.
-        self._places = [statistics.get(id(variable)) for variable in self.trained.non_trainable_variables]
-        self._is_seed = ["seed_generator" in variable.path for variable in self.trained.non_trainable_variables]
-        self._num_first = len(network.model.trainable_variables) - len(self.trained.trainable_variables)
-        rest = [id(variable) for variable in network.model.trainable_variables[self._num_first :]]
-        if rest != [id(variable) for variable in self.trained.trainable_variables]:
-            raise ValueError("the trained part does not hold the model's trainable variables in their order")
-
-    def __call__(
-        self, weights: Any, x: Any, training: bool = False, seed: Any = None
-    ) -> tuple[Outputs, Any, list[Any]]:
-        """Traced.
-
-        Args:
-            weights: The whole vector.
-            x: Inputs.
-            training: Whether dropout and batch statistics are on.
-            seed: Two integers for dropout.
-
-        Returns:
-            Outputs, the new moving statistics as a vector, and the layers' own losses (regularisers).
-        """
-        entries = self.layout.entries
-        sizes = [entry.stop - entry.start for entry in entries]
-        tensors = [tf.reshape(part, entry.shape) for part, entry in zip(tf.split(weights, sizes), entries, strict=True)]
-        trainable = [tensor for tensor, entry in zip(tensors, entries, strict=True) if entry.trainable]
-        statistics = tensors[len(trainable) :]
-        rest = []
-        for number, variable in enumerate(self.trained.non_trainable_variables):
-            place = self._places[number]
-            if place is not None:
-                rest.append(statistics[place])
-            elif self._is_seed[number] and seed is not None:
-                rest.append(tf.cast(seed + number, variable.dtype))
-            else:
-                rest.append(variable.value)
-        if self.prefix is not None:
-            x = tf.stop_gradient(self.prefix(x, training=False))
-        if self.first is not None:
-            x = self.first(trainable[: self._num_first], x)
-        (features, logits), rest, losses = self.trained.stateless_call(
-            trainable[self._num_first :], rest, x, training=training, return_losses=True
-        )
-        moved = [(place, value) for place, value in zip(self._places, rest, strict=True) if place is not None]
-        moved.sort(key=lambda pair: pair[0])
-        new_statistics = tf.concat([tf.reshape(value, [-1]) for _, value in moved], 0) if moved else tf.zeros([0])
-        return Outputs(logits, features), new_statistics, losses
+    experiment: str  # the resolved experiment as JSON; the worker builds its workbench from it, once
+    round_index: int
+    client_id: int
+    weights: np.ndarray
+    server_slots: Slots = field(default_factory=dict)
+    client_slots: Slots = field(default_factory=dict)
+    probes: tuple[Any, ...] = ()
 
 
 class Optimizer:
@@ -117,144 +66,170 @@ class Optimizer:
         return weights - rate * gradient, state
 
 
+class State(NamedTuple):
+    """What a step of the loop carries to the next."""
+
+    weights: Any  # (num_trainable,)
+    statistics: Any  # moving statistics, (size - num_trainable,)
+    optimizer: list[Any]
+    gradient_sum: Any  # of the gradients as they come from the loss
+    step: Any
+
+
 class LocalTraining:
     """Network, algorithm and training settings, compiled together."""
 
     def __init__(
-        self, network: Network, algorithm: Algorithm, training: Any, on_features: bool, device: str, accelerate: bool
+        self, forward: Forward, algorithm: Algorithm, training: Any, device: str = "/CPU:0", jit: bool = False
     ):
-        self.layout = network.layout
+        """Compile the loop, at the first call.
+
+        Args:
+            forward: The network.
+            algorithm: Its hooks are traced into the loop.
+            training: The config's section.
+            device: Where it runs.
+            jit: Compile with XLA. Shapes are then fixed: clients are padded to a power of two of batches, and the rows
+                of a last short batch that do not exist get the weight zero.
+        """
+        self.layout = forward.layout
         self.algorithm = algorithm
         self.training = training
-        self.forward = Forward(network, on_features, accelerate)
+        self.forward = forward
         self.optimizer = Optimizer(training)
         self.device = device
+        self.jit = jit
+        # With XLA each padded size is a trace of its own; otherwise one trace with a dynamic size serves all clients.
+        self.run = tf.function(
+            self._run, autograph=False, jit_compile=jit, input_signature=None if jit else self._signature()
+        )
+
+    def _signature(self) -> list[Any]:
         blank = np.zeros(self.layout.size, np.float32)
-        shape = (network.trained if on_features else network.model).input_shape[1:]
 
         def specs(slots: Slots) -> dict[str, Any]:
             return {name: tf.TensorSpec(np.shape(value), np.asarray(value).dtype) for name, value in slots.items()}
 
-        self.run = tf.function(
-            self._run,
-            autograph=False,
-            input_signature=[
-                tf.TensorSpec([self.layout.size]),
-                tf.TensorSpec([self.layout.size]),
-                specs(algorithm.init_server(self.layout, blank)),
-                specs(algorithm.init_client(self.layout, blank)),
-                tf.TensorSpec([None, *shape]),
-                tf.TensorSpec([None], tf.int32),
-                tf.TensorSpec([training.local_epochs, None], tf.int32),
-                tf.TensorSpec([2], tf.int64),
-            ],
-        )
+        return [
+            tf.TensorSpec([self.layout.size]),
+            tf.TensorSpec([self.layout.size]),
+            specs(self.algorithm.init_server(self.layout, blank)),
+            specs(self.algorithm.init_client(self.layout, blank)),
+            tf.TensorSpec([None, *self.forward.input_shape]),
+            tf.TensorSpec([None], tf.int32),
+            tf.TensorSpec([self.training.local_epochs, None], tf.int32),
+            tf.TensorSpec([], tf.int32),
+            tf.TensorSpec([2], tf.int64),
+        ]
 
     def _run(
-        self, start: Any, global_weights: Any, server: Any, client: Any, x: Any, y: Any, orders: Any, seed: Any
+        self,
+        start: Any,
+        global_weights: Any,
+        server: Any,
+        client: Any,
+        x: Any,
+        y: Any,
+        orders: Any,
+        num_examples: Any,
+        seed: Any,
     ) -> dict[str, Any]:
         """Traced: all of a client's work in a round."""
-        algorithm, layout, batch_size = self.algorithm, self.layout, self.training.batch_size
-        epochs, num_trainable = self.training.local_epochs, layout.num_trainable
-        num_examples = tf.shape(y)[0]
-        num_batches = (num_examples + batch_size - 1) // batch_size
+        algorithm, epochs, num_trainable = self.algorithm, self.training.local_epochs, self.layout.num_trainable
+        num_batches = (num_examples + self.training.batch_size - 1) // self.training.batch_size
         ctx = ClientContext(
-            layout,
-            global_weights,
-            server,
-            client,
-            x,
-            y,
-            num_examples,
-            self.training.learning_rate,
+            self.layout, global_weights, server, client, x, y, num_examples, self.training.learning_rate,
             forward=lambda weights, inputs: self.forward(weights, inputs)[0],
-        )
+        )  # fmt: skip
         ctx = ctx.with_(before=algorithm.before_training(ctx))
 
-        def train_batch(number: Any, epoch_data: Any, epoch_ctx: ClientContext, carried: Any) -> Any:
-            weights, statistics, state, gradient_sum, step, loss_sum, correct = carried
-            x_epoch, y_epoch, order = epoch_data
-            begin = number * batch_size
-            labels = y_epoch[begin : begin + batch_size]
-            count = tf.shape(labels)[0]
-            batch = Batch(
-                x_epoch[begin : begin + batch_size],
-                labels,
-                order[begin : begin + batch_size],
-                tf.fill([count], 1 / tf.cast(count, weights.dtype)),
-            )
-            with tf.GradientTape() as tape:
-                tape.watch(weights)
-                whole = tf.concat([weights, statistics], 0) if layout.size > num_trainable else weights
-                outputs, statistics, losses = self.forward(
-                    whole, batch.x, training=True, seed=seed + tf.cast(step, tf.int64)
-                )
-                values = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs.logits)
-                cross_entropy = tf.reduce_sum(batch.weights * values)
-                loss = algorithm.loss_term(epoch_ctx, weights, batch, outputs, cross_entropy)
-                loss = tf.add_n([loss, *losses])
-            gradient = tape.gradient(loss, weights)
-            adjusted = algorithm.adjust_gradient(epoch_ctx, gradient, weights)
-            weights, state = self.optimizer.step(weights, adjusted, state, step)
-            weights = algorithm.after_step(epoch_ctx, weights)
-            hits = tf.equal(tf.argmax(outputs.logits, 1, tf.int32), labels)
-            return (
-                weights,
-                statistics,
-                state,
-                gradient_sum + gradient,
-                step + 1,
-                loss_sum + cross_entropy * tf.cast(count, weights.dtype),
-                correct + tf.reduce_sum(tf.cast(hits, tf.int32)),
-            )
-
-        def train_epoch(epoch: Any, carried: Any, losses: Any, accuracies: Any) -> Any:
-            weights, statistics, state, gradient_sum, step = carried
+        def train_epoch(epoch: Any, state: State, losses: Any, accuracies: Any) -> Any:
             previous = tf.cond(epoch > 0, lambda: accuracies[epoch - 1], lambda: tf.zeros([], accuracies.dtype))
-            epoch_ctx = ctx.with_(epoch=algorithm.start_epoch(ctx, epoch, weights, previous))
-            epoch_data = (tf.gather(x, orders[epoch]), tf.gather(y, orders[epoch]), orders[epoch])
-            *carried, loss_sum, correct = tf.while_loop(
-                lambda number, _: number < num_batches,
-                lambda number, values: (number + 1, train_batch(number, epoch_data, epoch_ctx, values)),
-                (0, (weights, statistics, state, gradient_sum, step, tf.zeros([], weights.dtype), 0)),
-            )[1]
-            here = tf.one_hot(epoch, epochs, dtype=weights.dtype)
-            total = tf.cast(num_examples, weights.dtype)
-            return (
-                epoch + 1,
-                tuple(carried),
-                losses + here * loss_sum / total,
-                accuracies + here * tf.cast(correct, weights.dtype) / total,
-            )
+            epoch_ctx = ctx.with_(epoch=algorithm.start_epoch(ctx, epoch, state.weights, previous))
+            order = orders[epoch]
+            data = (tf.gather(x, order), tf.gather(y, order), order)
+            none = tf.zeros([], start.dtype)
+            _, state, loss_sum, correct = tf.while_loop(
+                lambda number, *_: number < num_batches,
+                lambda number, *carried: (
+                    number + 1, *self._step(epoch_ctx, self._batch(data, number, num_examples), seed, *carried)
+                ),
+                (0, state, none, none),
+            )  # fmt: skip
+            here = tf.one_hot(epoch, epochs, dtype=start.dtype) / tf.cast(num_examples, start.dtype)
+            return epoch + 1, state, losses + here * loss_sum, accuracies + here * correct
 
-        weights, statistics = start[:num_trainable], start[num_trainable:]
-        nothing = tf.zeros([epochs], start.dtype)
-        carried = (weights, statistics, self.optimizer.init(weights), tf.zeros_like(weights), 0)
+        weights = start[:num_trainable]
+        state = State(
+            weights, start[num_trainable:], self.optimizer.init(weights), tf.zeros_like(weights), tf.constant(0)
+        )
+        losses = accuracies = tf.zeros([epochs], start.dtype)
         if epochs:
-            _, carried, losses, accuracies = tf.while_loop(
-                lambda epoch, *_: epoch < epochs, train_epoch, (0, carried, nothing, nothing)
+            _, state, losses, accuracies = tf.while_loop(
+                lambda epoch, *_: epoch < epochs, train_epoch, (0, state, losses, accuracies)
             )
-        else:
-            losses, accuracies = nothing, nothing
-        weights, statistics, _, gradient_sum, step = carried
-        final = tf.concat([weights, statistics], 0)
+        final = tf.concat([state.weights, state.statistics], 0)
         return {
             "weights": final,
-            "gradient_sum": gradient_sum,
-            "steps": step,
+            "gradient_sum": state.gradient_sum,
+            "steps": state.step,
             "epoch_loss": losses,
             "epoch_accuracy": accuracies,
             "extras": algorithm.after_training(ctx, final),
         }
 
-    def train(self, task: "ClientTask", x: np.ndarray, y: np.ndarray, seed: int) -> tuple[ClientResult, Trained]:
+    def _batch(self, data: Any, number: Any, num_examples: Any) -> Batch:
+        """Traced: a batch of an epoch's data."""
+        x, y, order = data
+        size = self.training.batch_size
+        begin = number * size
+        count = tf.minimum(num_examples - begin, size)
+        share = 1 / tf.cast(count, tf.float32)
+        if not self.jit:
+            end = begin + size
+            return Batch(x[begin:end], y[begin:end], order[begin:end], tf.fill([count], share), count)
+
+        def rows(values: Any) -> Any:
+            rest = values.shape[1:]
+            return tf.reshape(tf.slice(values, [begin] + [0] * len(rest), [size, *rest]), [size, *rest])
+
+        return Batch(rows(x), rows(y), rows(order), tf.where(tf.range(size) < count, share, 0.0), count)
+
+    def _step(
+        self, ctx: ClientContext, batch: Batch, seed: Any, state: "State", loss_sum: Any, correct: Any
+    ) -> tuple["State", Any, Any]:
+        """Traced: one step of the optimizer."""
+        weights, statistics = state.weights, state.statistics
+        key = tf.stack([seed[0], seed[1] + tf.cast(state.step, tf.int64)])
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            whole = tf.concat([weights, statistics], 0) if self.layout.size > self.layout.num_trainable else weights
+            outputs, statistics, losses = self.forward(whole, batch.x, training=True, seed=key)
+            values = tf.nn.sparse_softmax_cross_entropy_with_logits(batch.y, outputs.logits)
+            cross_entropy = tf.reduce_sum(batch.weights * values)
+            loss = tf.add_n([self.algorithm.loss_term(ctx, weights, batch, outputs, cross_entropy), *losses])
+        gradient = tape.gradient(loss, weights)
+        adjusted = self.algorithm.adjust_gradient(ctx, gradient, weights)
+        weights, slots = self.optimizer.step(weights, adjusted, state.optimizer, state.step)
+        weights = self.algorithm.after_step(ctx, weights)
+        hits = tf.equal(tf.argmax(outputs.logits, 1, tf.int32), batch.y)
+        count = tf.cast(batch.count, weights.dtype)
+        correct += count * tf.reduce_sum(tf.where(hits, batch.weights, 0.0))
+        state = State(weights, statistics, slots, state.gradient_sum + gradient, state.step + 1)
+        return state, loss_sum + cross_entropy * count, correct
+
+    def train(self, task: ClientTask, x: np.ndarray, y: np.ndarray, seed: int) -> tuple[ClientResult, Trained]:
         """One client's round: its result, and what the loop measured."""
         started = time.perf_counter()
         start = self.algorithm.start_weights(self.layout, task.weights, task.client_slots)
         orders = seeding.batch_orders(seed, task.round_index, task.client_id, len(y), self.training.local_epochs)
         dropout = np.array([seeding.seed(seed, "dropout", task.round_index, task.client_id) >> 31, 0], np.int64)
+        inputs, labels, padded = self._padded(x, y, orders) if self.jit else (x, y, orders)
+        count = np.int32(len(y))
         with tf.device(self.device):
-            out = self.run(start, task.weights, task.server_slots, task.client_slots, x, y, orders, dropout)
+            out = self.run(
+                start, task.weights, task.server_slots, task.client_slots, inputs, labels, padded, count, dropout
+            )
         out = tf.nest.map_structure(lambda tensor: tensor.numpy(), out)
         trained = Trained(
             out["weights"],
@@ -282,92 +257,13 @@ class LocalTraining:
         seconds = time.perf_counter() - started
         return ClientResult(task.client_id, len(y), trained.weights, payload, slots, metrics, seconds=seconds), trained
 
-
-@dataclass(frozen=True)
-class ClientTask:
-    """Everything a worker needs to train one client: small, and the same for every executor."""
-
-    experiment: str  # the resolved experiment as JSON; the worker builds its workbench from it, once
-    round_index: int
-    client_id: int
-    weights: np.ndarray
-    server_slots: Slots = field(default_factory=dict)
-    client_slots: Slots = field(default_factory=dict)
-    probes: tuple[Any, ...] = ()
-
-
-@dataclass(frozen=True)
-class Workbench:
-    """What a process needs to train and test: built once, used for all clients and rounds."""
-
-    experiment: config.Experiment
-    network: Network
-    federation: Federation
-    algorithm: Algorithm
-    training: LocalTraining
-    device: str
-
-    def initial_weights(self) -> np.ndarray:
-        return read(self.network.model)
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What a probe's client half may look at."""
-
-    bench: Workbench
-    task: ClientTask
-    trained: Trained
-    x: np.ndarray
-    y: np.ndarray
-
-
-def workbench(experiment: str, progress: acceleration.Progress | None = None) -> Workbench:
-    """The workbench of an experiment (as JSON), from this process's cache or built now."""
-    return _workbenches(experiment, _Uncompared(progress))
-
-
-class _Uncompared:
-    """Carries a callback through the cache without being part of the key."""
-
-    def __init__(self, value: Any):
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Uncompared)
-
-    def __hash__(self) -> int:
-        return 0
-
-
-@lru_cache(maxsize=2)
-def _workbenches(experiment_json: str, progress: _Uncompared) -> Workbench:
-    experiment = config.resolve(json.loads(experiment_json))
-    runtime = experiment.runtime
-    device = devices.configure(runtime.threads, runtime.device)
-    dataset = datasets.load(experiment.dataset, runtime.data_dir)
-    split = partition.split(dataset.y_train, experiment.partition)
-    network = models.build(
-        experiment.model,
-        dataset.input_shape,
-        dataset.num_classes,
-        seeding.seed(experiment.seed, "initialisation"),
-        runtime.data_dir,
-        getattr(experiment.dataset, "preprocess", "auto"),
-    )
-    on_features = network.prefix is not None and runtime.cache_features
-    train = acceleration.features(network, dataset.x_train, progress.value) if on_features else None
-    test = acceleration.features(network, dataset.x_test, progress.value) if on_features else None
-    federation = Federation(dataset, split, network.preprocess, train, test)
-    algorithm = algorithms.create(experiment)
-    training = LocalTraining(network, algorithm, experiment.training, on_features, device, runtime.accelerate)
-    return Workbench(experiment, network, federation, algorithm, training, device)
-
-
-def train_client(task: ClientTask) -> ClientResult:
-    """Executor function: train one client on this process's workbench."""
-    bench = workbench(task.experiment)
-    x, y = bench.federation.client(task.client_id)
-    result, trained = bench.training.train(task, x, y, bench.experiment.seed)
-    measured = {probe.name: probe.client_measure(Measured(bench, task, trained, x, y)) for probe in task.probes}
-    return replace(result, probes=measured)
+    def _padded(self, x: np.ndarray, y: np.ndarray, orders: np.ndarray) -> tuple[Any, Any, Any]:
+        """A client's data, lengthened by zeros to a power of two of batches."""
+        batches = -(-len(y) // self.training.batch_size)
+        extra = (1 << max(batches - 1, 0).bit_length()) * self.training.batch_size - len(y)
+        pad = [(0, extra)]
+        return (
+            tf.constant(np.pad(x, pad + [(0, 0)] * (x.ndim - 1))),
+            tf.constant(np.pad(y, pad)),
+            tf.constant(np.pad(orders, [(0, 0), *pad])),
+        )

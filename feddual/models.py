@@ -274,7 +274,7 @@ def split(model: Any) -> tuple[Any | None, Any]:
         if layer.weights or cut is not None:
             cut = layer
     rest = tail(model, cut) if cut is not None else None
-    if rest is None:
+    if cut is None or rest is None:
         return None, keras.Model(model.inputs[0], _outputs(model), name="trained")
     return keras.Model(model.inputs[0], cut.output, name="prefix"), rest
 

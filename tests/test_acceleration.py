@@ -3,8 +3,9 @@ import pytest
 
 from feddual._lazy import keras, tf
 from feddual.acceleration import FirstConvolution
-from feddual.engine import replace_sections
-from feddual.local_training import ClientTask, train_client, workbench
+from feddual.engine import worker_view
+from feddual.local_training import ClientTask
+from feddual.workbench import train_client, workbench
 from tests.helpers import tiny
 
 
@@ -86,9 +87,9 @@ def test_a_clients_round_accelerated_and_plain(name):
             dataset__shape=[28, 28, 1], model__name=name, runtime__accelerate=accelerate,
             training__optimizer="sgd", training__learning_rate=0.01,
         )  # fmt: skip
-        bench = workbench(replace_sections(experiment))
+        bench = workbench(worker_view(experiment))
         assert (bench.training.forward.first is not None) == accelerate
         start = bench.initial_weights()
-        results.append(train_client(ClientTask(replace_sections(experiment), 1, 0, start)).weights)
+        results.append(train_client(ClientTask(worker_view(experiment), 1, 0, start)).weights)
     assert np.abs(results[0] - start).max() > 1e-3
     np.testing.assert_allclose(results[0], results[1], rtol=1e-5, atol=1e-5)

@@ -16,8 +16,10 @@ LINE = [
     "models",
     "federation",
     "acceleration",
+    "forward",
     "local_training",
     "evaluation",
+    "workbench",
     "engine",
     "api",
 ]
@@ -57,7 +59,7 @@ def test_only_the_story_and_the_command_line_import_diagnostics_and_figures():
 
 
 def test_diagnostics_do_not_import_the_engine():
-    for module in ("engine", "algorithms", "local_training"):
+    for module in ("engine", "algorithms", "local_training", "workbench"):
         assert not {user for user in users_of(f"feddual.{module}") if user.startswith("diagnostics/")}
 
 

@@ -5,9 +5,10 @@ import pytest
 
 from feddual import algorithms, api, config
 from feddual.algorithms._base import ServerState
-from feddual.engine import replace_sections
-from feddual.local_training import ClientTask, train_client, workbench
+from feddual.engine import worker_view
+from feddual.local_training import ClientTask
 from feddual.run_dir import RunDir
+from feddual.workbench import train_client, workbench
 from tests import helpers
 from tests.helpers import tiny
 
@@ -33,7 +34,7 @@ def test_same_seed_same_bits_and_other_seed_other_bits(name, tmp_path):
 
 @every_algorithm
 def test_slots_keep_their_names_shapes_and_types_and_one_trace_serves_all(name):
-    bench = workbench(replace_sections(tiny(algorithm__name=name)))
+    bench = workbench(worker_view(tiny(algorithm__name=name)))
     algorithm, layout = bench.algorithm, bench.network.layout
     weights = bench.initial_weights()
     server = ServerState(weights, algorithm.init_server(layout, weights))
@@ -46,7 +47,7 @@ def test_slots_keep_their_names_shapes_and_types_and_one_trace_serves_all(name):
     for round_index in (1, 2):
         acc = None
         for client, slots in clients.items():
-            identity = replace_sections(bench.experiment)
+            identity = worker_view(bench.experiment)
             result = train_client(ClientTask(identity, round_index, client, server.weights, server.slots, slots))
             assert result.is_finite
             clients[client] = result.slots
@@ -91,11 +92,11 @@ def test_stopping_and_resuming_equals_running_through(name, tmp_path):
 @every_algorithm
 def test_the_order_of_clients_does_not_matter(name, tmp_path):
     """Another executor may return clients in any order of work; results are taken in by client id."""
-    bench = workbench(replace_sections(tiny(algorithm__name=name)))
+    bench = workbench(worker_view(tiny(algorithm__name=name)))
     algorithm, layout, weights = bench.algorithm, bench.network.layout, bench.initial_weights()
     server = ServerState(weights, algorithm.init_server(layout, weights))
     slots = algorithm.init_client(layout, weights)
-    results = [train_client(ClientTask(replace_sections(bench.experiment), 1, client, weights, server.slots, slots))
+    results = [train_client(ClientTask(worker_view(bench.experiment), 1, client, weights, server.slots, slots))
                for client in (2, 0, 1)]  # fmt: skip
     finished = []
     for order in ((0, 1, 2), (2, 1, 0)):
@@ -108,9 +109,9 @@ def test_the_order_of_clients_does_not_matter(name, tmp_path):
 
 @every_algorithm
 def test_a_client_that_is_not_finite_is_set_aside_and_recorded(name, tmp_path, monkeypatch):
-    from feddual import local_training
+    from feddual import workbench
 
-    good = local_training.train_client
+    good = workbench.train_client
 
     def broken(task):
         result = good(task)
@@ -118,7 +119,7 @@ def test_a_client_that_is_not_finite_is_set_aside_and_recorded(name, tmp_path, m
             result.weights[0] = np.nan
         return result
 
-    monkeypatch.setattr(local_training, "train_client", broken)
+    monkeypatch.setattr(workbench, "train_client", broken)
     done = run(name, tmp_path / "a")
     assert done.metrics["num_set_aside"].tolist() == [0, 3, 0]
     assert done.clients.groupby("round")["finite"].all().tolist() == [True, False, True]
@@ -150,7 +151,7 @@ def test_fedavg_with_full_participation_and_one_full_batch_is_one_step_of_gradie
         training__optimizer="sgd", training__learning_rate=0.5, training__weighting="num_examples",
     )  # fmt: skip
     done = api.run(experiment, out=tmp_path / "a", progress=False)
-    bench = workbench(replace_sections(experiment))
+    bench = workbench(worker_view(experiment))
     x, y = bench.federation.train(np.arange(240))
     start = bench.initial_weights().astype(np.float64)
     _, gradient = reference.mlp_loss_and_gradient(start, x.astype(np.float64), y, [6, 8, 4])

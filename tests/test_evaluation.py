@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from scipy.special import softmax
 from sklearn import metrics
 
-from feddual.engine import replace_sections
+from feddual.engine import worker_view
 from feddual.evaluation import Evaluator, classification_metrics
-from feddual.local_training import workbench
+from feddual.workbench import workbench
 from tests.helpers import tiny
 
 
@@ -60,9 +60,14 @@ def test_a_class_that_does_not_occur_and_values_that_are_not_finite():
 
 @pytest.mark.parametrize("batch_size", [1, 7, 60, 500])
 def test_the_evaluator_sees_every_example_once_whatever_the_batch(batch_size):
-    bench = workbench(replace_sections(tiny()))
+    bench = workbench(worker_view(tiny()))
     x, y = bench.federation.test()
-    found = Evaluator(bench.training.forward, x, y, 4, batch_size, "/CPU:0")(bench.initial_weights())
+    evaluator = Evaluator(bench.training.forward, x, y, batch_size)
+    logits = evaluator.logits(bench.initial_weights())
+    found = classification_metrics(logits, y, 4)
+    for parts in (1, 2, 7, 100):
+        pieces = [evaluator.logits(bench.initial_weights(), *part) for part in evaluator.slices(parts)]
+        assert (np.concatenate(pieces) == logits).all()  # in bits
     expected = classification_metrics(bench.network.model(x).numpy(), y, 4)
     assert found.pop("per_class_accuracy") == expected.pop("per_class_accuracy")
     assert found == pytest.approx(expected, rel=1e-5)

@@ -1,21 +1,23 @@
 import numpy as np
 import pytest
 
-from feddual import local_training, seeding
+from feddual import seeding
+from feddual import workbench as benches
 from feddual._lazy import keras, tf
-from feddual.engine import replace_sections
-from feddual.local_training import ClientTask, Optimizer, train_client, workbench
+from feddual.engine import worker_view
+from feddual.local_training import ClientTask, Optimizer
+from feddual.workbench import train_client, workbench
 from tests import reference
 from tests.helpers import tiny
 
 
 def bench_of(**overrides):
-    return workbench(replace_sections(tiny(**overrides)))
+    return workbench(worker_view(tiny(**overrides)))
 
 
 def task_of(bench, client_id=0, round_index=1, weights=None):
     weights = bench.initial_weights() if weights is None else weights
-    identity = replace_sections(bench.experiment)
+    identity = worker_view(bench.experiment)
     return ClientTask(
         identity, round_index, client_id, weights, {}, bench.algorithm.init_client(bench.network.layout, weights)
     )
@@ -173,7 +175,7 @@ def test_regularisers_of_a_users_model_are_part_of_the_loss():
         import tests.helpers
 
         tests.helpers.regularised = build
-        local_training._workbenches.cache_clear()
+        benches._workbenches.cache_clear()
         bench = bench_of(model__name="tests.helpers:regularised", training__local_epochs=1, training__batch_size=500,
                          training__optimizer="sgd", training__learning_rate=1e-12)  # fmt: skip
         x, y = bench.federation.client(0)
@@ -182,4 +184,60 @@ def test_regularisers_of_a_users_model_are_part_of_the_loss():
     plain, weights = gradient_sum(0.0)
     decayed, _ = gradient_sum(0.25)
     np.testing.assert_allclose(decayed - plain, np.append(2 * 0.25 * weights[:24], np.zeros(4)), rtol=1e-4, atol=1e-6)
-    local_training._workbenches.cache_clear()
+    benches._workbenches.cache_clear()
+
+
+@pytest.mark.parametrize("model", ["mlp", "lenet5"])
+def test_xla_equals_the_plain_path_with_a_bounded_number_of_compilations(model):
+    """Padded and masked batches give the plain path's result within 1e-5; sizes share a few compilations."""
+    shape = {"mlp": [6], "lenet5": [28, 28, 1]}[model]
+    settings = {"dataset__shape": shape, "model__name": model, "training__optimizer": "sgd"}
+    compiled = bench_of(**settings, runtime__jit=True)
+    plain = bench_of(**settings, runtime__jit=False)
+    sizes = [len(plain.federation.client(client)[1]) for client in range(6)]
+    for client_id in range(6):
+        for round_index in (1, 2):
+            a = train_client(task_of(compiled, client_id, round_index))
+            b = train_client(task_of(plain, client_id, round_index))
+            np.testing.assert_allclose(a.weights, b.weights, rtol=1e-5, atol=1e-5)
+            assert a.metrics["train_accuracy"] == pytest.approx(b.metrics["train_accuracy"])
+            assert a.metrics["train_loss"] == pytest.approx(b.metrics["train_loss"], rel=1e-4)
+            assert a.metrics["steps"] == b.metrics["steps"]
+    batches = {-(-size // 16) for size in sizes}
+    assert any(size % 16 for size in sizes)
+    assert compiled.training.run.experimental_get_tracing_count() == len({(b - 1).bit_length() for b in batches})
+
+
+def test_when_xla_is_used():
+    from feddual.errors import UserError
+    from feddual.workbench import use_jit
+
+    plain = bench_of().network
+    normalised = bench_of(model__name="tests.helpers:user_model").network
+    assert not use_jit("auto", "/CPU:0", plain)
+    assert use_jit("auto", "/GPU:0", plain)
+    assert not use_jit("auto", "/GPU:0", normalised)
+    with pytest.raises(UserError, match="not possible with batch normalisation"):
+        use_jit(True, "/CPU:0", normalised)
+
+
+def test_work_is_placed_on_the_device_asked_for(tmp_path):
+    """With two logical CPUs in a process of its own: the run on the second one places its results there."""
+    import subprocess
+    import sys
+    from pathlib import Path
+
+    code = """
+from feddual._lazy import tf
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+from tests.test_local_training import bench_of, task_of
+bench = bench_of(runtime__device="CPU:1")
+seen = []
+run = bench.training.run
+bench.training.run = lambda *arguments: seen.append(run(*arguments)) or seen[-1]
+bench.training.train(task_of(bench), *bench.federation.client(0), 0)
+assert seen[0]["weights"].device.endswith("CPU:1"), seen[0]["weights"].device
+assert bench.evaluator.inputs.device.endswith("CPU:1")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])

@@ -21,13 +21,13 @@ FILES = ("metrics.jsonl", "clients.jsonl", "partition.npz", "checkpoints/round-0
 # Each is run before the command line starts, and kills the process from inside at one exact moment.
 MOMENTS = {
     "in a round": """
-from feddual import local_training
-good, calls = local_training.train_client, []
+from feddual import workbench
+good, calls = workbench.train_client, []
 def dies(task):
     calls.append(task)
     if len(calls) == 11: os.kill(os.getpid(), signal.SIGKILL)
     return good(task)
-local_training.train_client = dies
+workbench.train_client = dies
 """,
     "in the first checkpoint write": """
 good = os.replace

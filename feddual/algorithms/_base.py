@@ -39,7 +39,8 @@ class Batch:
     x: Any
     y: Any
     indices: Any  # positions in the client's data
-    weights: Any  # sum to one: `sum(weights * values)` is the mean over the batch
+    weights: Any  # sum to one, zero for padding: `sum(weights * values)` is the mean over the batch
+    count: Any  # examples in it
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Executors run functions on workers; they know nothing of federated learning. One file each, found by its name."""
 
 import importlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from feddual.plugins import module_names
@@ -10,8 +10,10 @@ from feddual.plugins import module_names
 class Executor(Protocol):
     """Runs a function, named by `package.module:function`, over tasks."""
 
-    def imap(self, function_path: str, tasks: Iterable[Any]) -> Iterator[Any]:
-        """Results in the order of the tasks."""
+    workers: int
+
+    def imap(self, function_path: str, tasks: Sequence[Any], costs: Sequence[float] | None = None) -> Iterator[Any]:
+        """Results in the order of the tasks; `costs` let the longest begin first."""
 
     def close(self) -> None:
         """Leave nothing behind."""

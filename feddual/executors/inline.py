@@ -1,6 +1,6 @@
 """Runs every task in this process, one after the other: the plain case all others must equal."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from feddual.plugins import load_attribute
@@ -9,7 +9,9 @@ from feddual.plugins import load_attribute
 class Inline:
     """No workers."""
 
-    def imap(self, function_path: str, tasks: Iterable[Any]) -> Iterator[Any]:
+    workers = 1
+
+    def imap(self, function_path: str, tasks: Sequence[Any], costs: Sequence[float] | None = None) -> Iterator[Any]:
         """Results in the order of the tasks."""
         yield from map(load_attribute(function_path, "function"), tasks)
 

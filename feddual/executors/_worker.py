@@ -1,0 +1,39 @@
+"""A worker process: takes (function, task) from its connection, sends (error, result) back, until it closes."""
+
+import contextlib
+import pickle
+import signal
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+
+def main() -> None:
+    """Serve the connection whose descriptor is the first argument; the rest is the parent's module path."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.path[:] = [*dict.fromkeys([*sys.argv[2:], *sys.path])]
+    from feddual.plugins import load_attribute
+
+    connection = Connection(int(sys.argv[1]))
+    with contextlib.suppress(EOFError, OSError):  # the parent has gone
+        while True:
+            function_path, task = connection.recv()
+            answer: tuple[str | None, Any]
+            try:
+                answer = (None, load_attribute(function_path, "function")(task))
+            except Exception as error:
+                answer = (traceback.format_exc(), _portable(error))
+            connection.send(answer)
+
+
+def _portable(error: Exception) -> Exception:
+    """The error itself, if it survives the journey."""
+    try:
+        return pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    main()

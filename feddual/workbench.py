@@ -1,0 +1,129 @@
+"""What a process needs to train and test: built once from the experiment, used for all clients and rounds."""
+
+import json
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from feddual import acceleration, algorithms, config, datasets, devices, models, partition, seeding
+from feddual.algorithms._base import Algorithm, ClientResult, Trained
+from feddual.errors import UserError
+from feddual.evaluation import Evaluator
+from feddual.federation import Federation
+from feddual.forward import Forward
+from feddual.local_training import ClientTask, LocalTraining
+from feddual.models import Network
+from feddual.weights import read
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """What a process needs to train and test: built once, used for all clients and rounds."""
+
+    experiment: config.Experiment
+    network: Network
+    federation: Federation
+    algorithm: Algorithm
+    training: LocalTraining
+    device: str
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """The test set and the compiled network."""
+        x, y = self.federation.test()
+        return Evaluator(self.training.forward, x, y, self.experiment.evaluation.batch_size, self.device)
+
+    def initial_weights(self) -> np.ndarray:
+        return read(self.network.model)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a probe's client half may look at."""
+
+    bench: Workbench
+    task: ClientTask
+    trained: Trained
+    x: np.ndarray
+    y: np.ndarray
+
+
+def workbench(experiment: str, progress: acceleration.Progress | None = None) -> Workbench:
+    """The workbench of an experiment (as JSON), from this process's cache or built now."""
+    return _workbenches(experiment, _Uncompared(progress))
+
+
+class _Uncompared:
+    """Carries a callback through the cache without being part of the key."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Uncompared)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@lru_cache(maxsize=2)
+def _workbenches(experiment_json: str, progress: _Uncompared) -> Workbench:
+    experiment = config.resolve(json.loads(experiment_json))
+    runtime = experiment.runtime
+    device = devices.configure(runtime.threads, runtime.device)
+    dataset = datasets.load(experiment.dataset, runtime.data_dir)
+    split = partition.split(dataset.y_train, experiment.partition)
+    network = models.build(
+        experiment.model,
+        dataset.input_shape,
+        dataset.num_classes,
+        seeding.seed(experiment.seed, "initialisation"),
+        runtime.data_dir,
+        getattr(experiment.dataset, "preprocess", "auto"),
+    )
+    on_features = network.prefix is not None and runtime.cache_features
+    train = acceleration.features(network, dataset.x_train, progress.value) if on_features else None
+    test = acceleration.features(network, dataset.x_test, progress.value) if on_features else None
+    federation = Federation(dataset, split, network.preprocess, train, test)
+    algorithm = algorithms.create(experiment)
+    jit = use_jit(runtime.jit, device, network)
+    forward = Forward(network, on_features, runtime.accelerate and not jit)
+    training = LocalTraining(forward, algorithm, experiment.training, device, jit)
+    return Workbench(experiment, network, federation, algorithm, training, device)
+
+
+def use_jit(wish: Any, device: str, network: Network) -> bool:
+    """Whether XLA compiles the loop: on a GPU by default; never with batch statistics, which padding would change."""
+    normalised = network.layout.size > network.layout.num_trainable
+    if wish is True and normalised:
+        raise UserError(
+            "runtime.jit: true is not possible with batch normalisation, whose statistics padded rows would "
+            "change; use auto or false"
+        )
+    return bool(wish is True or (wish == "auto" and "GPU" in device and not normalised))
+
+
+def train_client(task: ClientTask) -> ClientResult:
+    """Executor function: train one client on this process's workbench."""
+    bench = workbench(task.experiment)
+    x, y = bench.federation.client(task.client_id)
+    result, trained = bench.training.train(task, x, y, bench.experiment.seed)
+    measured = {probe.name: probe.client_measure(Measured(bench, task, trained, x, y)) for probe in task.probes}
+    return replace(result, probes=measured)
+
+
+@dataclass(frozen=True)
+class EvaluationTask:
+    """Rows of the test set to run through the network."""
+
+    experiment: str
+    weights: np.ndarray
+    begin: int
+    end: int
+
+
+def answers(task: EvaluationTask) -> np.ndarray:
+    """Executor function: the logits of some of the test images."""
+    return workbench(task.experiment).evaluator.logits(task.weights, task.begin, task.end)
