@@ -1,8 +1,7 @@
 """Exact rewrites that make training faster and leave its results alone.
 
-First-layer patches: the input of the first convolution needs no gradient, so the convolution is one matrix product over
-patches; the pooling behind it becomes a mean over a leading axis. TensorFlow's convolution kernels are slow for one or
-three input channels, a product is not.
+Patches: TensorFlow's convolution kernels are slow for a few input channels, matrix products are not. The leading
+convolutions become products over patches, and the pooling behind the first one a mean over a leading axis.
 
 Frozen-prefix features: where a network begins with frozen layers, their output for an image never changes. It is
 computed once, kept on disk, and the trained part sees features instead of images.
@@ -67,101 +66,145 @@ def _write(path: Path, network: Network, images: np.ndarray, progress: Progress 
         raise
 
 
-class FirstConvolution:
-    """The first convolution, its activation and the average pooling behind it, as a product over patches.
+ACTIVATIONS = ("linear", "relu", "tanh", "sigmoid")  # elementwise, so the layout does not matter to them
+FEW_CHANNELS = 8  # up to here a product over patches beats TensorFlow's convolution kernels, forward and backward
 
-    Everything is laid out with the batch innermost: a patch value of a whole batch is one contiguous row, so gathering
-    patches is copying rows. Rows are ordered (kernel position and channel, place in the pooling window, output
-    position), so that pooling is a mean over one leading axis.
+
+class Convolutions:
+    """The leading convolutions of a chain, as products over patches: one of the images, and one behind it if narrow.
+
+    Everything is laid out with the batch innermost, rows by (channel, position): a value of a whole batch is one
+    contiguous row, so gathering patches is copying rows. The first convolution takes the average pooling behind it
+    along: its rows are ordered (place in the pooling window, output position), and pooling is a mean over that axis.
     """
 
-    ACTIVATIONS = ("linear", "relu", "tanh", "sigmoid")
-
-    def __init__(self, convolution: Any, pooling: Any | None, rest: Any):
+    def __init__(self, first: Any, pooling: Any | None, second: Any | None, rest: Any):
         self.rest = rest
-        self._activation = convolution.activation
-        self._use_bias = convolution.use_bias
-        self._filters = convolution.filters
-        height, width, channels = convolution.input.shape[1:]
-        kernel = convolution.kernel_size
-        out = tuple(convolution.output.shape[1:3])
-        pool = tuple(pooling.pool_size) if pooling is not None else (1, 1)
-        self._out = (out[0] // pool[0], out[1] // pool[1])
+        self.num_variables = sum(len(layer.trainable_variables) for layer in (first, second) if layer is not None)
+        self._first = _Convolution(first, tuple(pooling.pool_size) if pooling is not None else (1, 1), images=True)
+        self._second = None if second is None else _Convolution(second, (1, 1), images=False)
+
+    @classmethod
+    def of(cls, model: Any) -> "Convolutions | None":
+        """The rewrite of a model; None where it does not apply: no chain, or no plain narrow convolution first."""
+        layers = [layer for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)]
+        if not layers or not _is_plain(layers[0]):
+            return None
+        first, last = layers[0], layers[0]
+        pooling = layers[1] if len(layers) > 1 and _tiles(layers[1], first) else None
+        last = pooling or first
+        following = layers[2 if pooling else 1] if len(layers) > 2 else None
+        second = following if following is not None and _is_plain(following) and _has_unit_steps(following) else None
+        rest = tail(model, second or last)
+        return cls(first, pooling, second, rest) if rest is not None else None
+
+    def __call__(self, weights: list[Any], x: Any) -> Any:
+        """Traced: from these layers' weights and images (batch, height, width, channels) to what `rest` takes."""
+        batch = tf.shape(x)[0]
+        values = self._first(weights, tf.transpose(tf.reshape(x, [-1, int(np.prod(x.shape[1:]))])), batch)
+        last = self._first
+        if self._second is not None:
+            last = self._second
+            values = last(weights[self._first.num_variables :], tf.reshape(values, [-1, batch]), batch)
+        return tf.reshape(tf.transpose(tf.reshape(values, [last.filters, -1, batch])), [-1, *last.out, last.filters])
+
+
+class _Convolution:
+    """One convolution over rows of batches, with its activation and pooling."""
+
+    def __init__(self, layer: Any, pool: tuple[int, int], images: bool):
+        self.filters = layer.filters
+        self.num_variables = len(layer.trainable_variables)
+        self._activation, self._use_bias = layer.activation, layer.use_bias
+        self._images = images  # rows come by (row, column, channel) and need no gradient
+        self._size = height, width, channels = layer.input.shape[1:]
+        self._kernel = kernel = layer.kernel_size
+        self._whole = tuple(layer.output.shape[1:3])
+        self.out = (self._whole[0] // pool[0], self._whole[1] // pool[1])
         self._window = pool[0] * pool[1]
         self._depth = kernel[0] * kernel[1] * channels
+        self._before = [0, 0]
 
         def sources(axis: int, size: int) -> np.ndarray:
             """The input coordinate under each (kernel offset, pool offset, output position); -1 in the padding."""
-            stride, dilation = convolution.strides[axis], convolution.dilation_rate[axis]
-            reach = (out[axis] - 1) * stride + (kernel[axis] - 1) * dilation + 1
-            before = max(reach - size, 0) // 2 if convolution.padding == "same" else 0
-            offset, inner, position = np.ogrid[: kernel[axis], : pool[axis], : self._out[axis]]
-            where = (position * pool[axis] + inner) * stride + offset * dilation - before
+            stride, dilation = layer.strides[axis], layer.dilation_rate[axis]
+            reach = (self._whole[axis] - 1) * stride + (kernel[axis] - 1) * dilation + 1
+            self._before[axis] = max(reach - size, 0) // 2 if layer.padding == "same" else 0
+            offset, inner, position = np.ogrid[: kernel[axis], : pool[axis], : self.out[axis]]
+            where = (position * pool[axis] + inner) * stride + offset * dilation - self._before[axis]
             return np.where((where >= 0) & (where < size), where, -1)
 
-        rows, columns = sources(0, height), sources(1, width)
         # (kernel row, kernel column, channel, pool row, pool column, row, column)
-        row = rows[:, None, None, :, None, :, None]
-        column = columns[None, :, None, None, :, None, :]
-        index = (row * width + column) * channels + np.arange(channels)[None, None, :, None, None, None, None]
-        padding = height * width * channels  # a row of zeros behind the image
-        self._index = np.where((row < 0) | (column < 0), padding, index).astype(np.int32).ravel()
+        row = sources(0, height)[:, None, None, :, None, :, None]
+        column = sources(1, width)[None, :, None, None, :, None, :]
+        channel = np.arange(channels)[None, None, :, None, None, None, None]
+        inside = (row * width + column) * channels + channel if images else (channel * height + row) * width + column
+        padding = height * width * channels  # a row of zeros behind the others
+        self._index = np.where((row < 0) | (column < 0), padding, inside).astype(np.int32).ravel()
         self._padded = bool((self._index == padding).any())
 
-    @classmethod
-    def of(cls, model: Any) -> "FirstConvolution | None":
-        """The rewrite of a model, None where it does not apply: no chain, or no plain convolution at its start."""
-        layers = [layer for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)]
-        if not layers or type(layers[0]) is not keras.layers.Conv2D:
-            return None
-        first = layers[0]
-        plain = (
-            first.groups == 1
-            and first.data_format == "channels_last"
-            and first.trainable
-            and None not in first.output.shape[1:]
-        )
-        if (
-            not plain
-            or first.activation.__name__ not in cls.ACTIVATIONS
-            or first.kernel_regularizer
-            or first.bias_regularizer
-        ):
-            return None
-        pooling = layers[1] if len(layers) > 1 and type(layers[1]) is keras.layers.AveragePooling2D else None
-        if pooling is not None:
-            size = pooling.pool_size
-            tiles = all(extent % step == 0 for extent, step in zip(first.output.shape[1:3], size, strict=True))
-            if pooling.strides != size or pooling.data_format != "channels_last" or not tiles:
-                pooling = None
-        rest = tail(model, pooling or first)
-        return cls(first, pooling, rest) if rest is not None else None
-
-    def __call__(self, weights: list[Any], x: Any) -> Any:
-        """Traced: from the first layer's weights and images (batch, height, width, channels) to what `rest` takes."""
-        kernel = tf.transpose(tf.reshape(weights[0], [self._depth, self._filters]))
-        flat = tf.transpose(tf.reshape(x, [-1, int(np.prod(x.shape[1:]))]))
-        if self._padded:
-            flat = tf.pad(flat, [[0, 1], [0, 0]])
-        patches = tf.reshape(tf.gather(flat, self._index), [self._depth, -1])
-        values = tf.reshape(
-            _product(kernel, patches), [self._filters, self._window, self._out[0] * self._out[1], tf.shape(x)[0]]
-        )
+    def __call__(self, weights: list[Any], rows: Any, batch: Any) -> Any:
+        kernel = tf.transpose(tf.reshape(weights[0], [self._depth, self.filters]))
+        shape = [self.filters, self._window, self.out[0] * self.out[1], batch]
+        values = tf.reshape(self._product(kernel, rows, batch), shape)
         if self._use_bias:
-            values += tf.reshape(weights[1], [self._filters, 1, 1, 1])
+            values += tf.reshape(weights[1], [self.filters, 1, 1, 1])
         values = self._activation(values)
-        if self._window > 1:
-            values = tf.reduce_mean(values, 1)
-        return tf.reshape(
-            tf.transpose(tf.reshape(values, [self._filters, -1, tf.shape(x)[0]])), [-1, *self._out, self._filters]
-        )
+        return tf.reduce_mean(values, 1) if self._window > 1 else values
+
+    def _product(self, kernel: Any, rows: Any, batch: Any) -> Any:
+        """The kernel times the patches, with gradients in the form that is fast on a CPU."""
+
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        def multiply(kernel: Any, rows: Any) -> Any:
+            padded = tf.pad(rows, [[0, 1], [0, 0]]) if self._padded else rows
+            patches = tf.reshape(tf.gather(padded, self._index), [self._depth, -1])
+
+            def gradients(change: Any) -> tuple[Any, Any]:
+                for_kernel = tf.transpose(tf.matmul(patches, change, transpose_b=True))
+                if self._images:
+                    return for_kernel, None
+                return for_kernel, self._add_up(tf.matmul(kernel, change, transpose_a=True), batch)
+
+            return tf.matmul(kernel, patches), gradients
+
+        return multiply(kernel, tf.stop_gradient(rows) if self._images else rows)
+
+    def _add_up(self, patches: Any, batch: Any) -> Any:
+        """Patches back to rows, adding what came from one place; for steps of one."""
+        height, width, channels = self._size
+        above, left = self._kernel[0] - 1, self._kernel[1] - 1
+        parts = tf.reshape(patches, [*self._kernel, channels, *self._whole, batch])
+        wide = tf.add_n([
+            tf.pad(parts[:, j], [[0, 0], [0, 0], [0, 0], [j, left - j], [0, 0]]) for j in range(left + 1)
+        ])  # fmt: skip
+        whole = tf.add_n([tf.pad(wide[i], [[0, 0], [i, above - i], [0, 0], [0, 0]]) for i in range(above + 1)])
+        top, start = self._before
+        return tf.reshape(whole[:, top : top + height, start : start + width], [height * width * channels, -1])
 
 
-def _product(kernel: Any, patches: Any) -> Any:
-    """`kernel @ patches`, with the gradient for the kernel alone, in the order of factors that is fast."""
+def _is_plain(layer: Any) -> bool:
+    return (
+        type(layer) is keras.layers.Conv2D
+        and layer.groups == 1
+        and layer.data_format == "channels_last"
+        and layer.trainable
+        and layer.activation.__name__ in ACTIVATIONS
+        and not (layer.kernel_regularizer or layer.bias_regularizer or layer.activity_regularizer)
+        and None not in layer.output.shape[1:]
+        and layer.input.shape[-1] <= FEW_CHANNELS
+    )
 
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def multiply(kernel: Any) -> Any:
-        return tf.matmul(kernel, patches), lambda change: tf.transpose(tf.matmul(patches, change, transpose_b=True))
 
-    return multiply(kernel)
+def _has_unit_steps(layer: Any) -> bool:
+    return tuple(layer.strides) == (1, 1) and tuple(layer.dilation_rate) == (1, 1)
+
+
+def _tiles(layer: Any, convolution: Any) -> bool:
+    """Whether a layer is an average pooling whose windows cover the convolution's output without a rest."""
+    return (
+        type(layer) is keras.layers.AveragePooling2D
+        and tuple(layer.strides) == tuple(layer.pool_size)
+        and layer.data_format == "channels_last"
+        and all(size % step == 0 for size, step in zip(convolution.output.shape[1:3], layer.pool_size, strict=True))
+    )

@@ -20,7 +20,7 @@ class Forward:
         self.num_classes = network.model.output_shape[-1]
         self.input_shape = tuple((network.trained if on_features else network.model).inputs[0].shape[1:])
         self.prefix = None if on_features else network.prefix
-        first = acceleration.FirstConvolution.of(network.model) if accelerate and network.prefix is None else None
+        first = acceleration.Convolutions.of(network.model) if accelerate and network.prefix is None else None
         self.first = first
         self.trained = network.trained if first is None else first.rest
         statistics = {id(variable): number for number, variable in enumerate(moving_statistics(network.model))}

@@ -2,39 +2,61 @@ import numpy as np
 import pytest
 
 from feddual._lazy import keras, tf
-from feddual.acceleration import FirstConvolution
+from feddual.acceleration import Convolutions
 from feddual.engine import worker_view
 from feddual.local_training import ClientTask
 from feddual.workbench import train_client, workbench
 from tests.helpers import tiny
 
 
-def network(shape, convolution, pool=None, dtype="float64"):
+def network(shape, convolution, pool=None, second=None, dtype="float64"):
     layers = keras.layers
     stack = [keras.Input(shape, dtype=dtype), layers.Conv2D(**convolution, dtype=dtype)]
     if pool:
         stack.append(layers.AveragePooling2D(pool, dtype=dtype))
+    if second:
+        stack.append(layers.Conv2D(**second, dtype=dtype))
     return keras.Sequential([*stack, layers.Flatten(dtype=dtype), layers.Dense(3, dtype=dtype)])
 
 
 @pytest.mark.parametrize(
-    ("shape", "convolution", "pool"),
+    ("shape", "convolution", "pool", "second", "rewritten"),
     [
-        ((8, 8, 1), {"filters": 4, "kernel_size": 5, "activation": "relu"}, 2),
-        ((9, 7, 3), {"filters": 2, "kernel_size": (3, 2), "activation": "tanh"}, None),
-        ((8, 6, 3), {"filters": 5, "kernel_size": 3, "padding": "same", "activation": "relu"}, 2),
-        ((9, 9, 2), {"filters": 3, "kernel_size": 4, "padding": "same", "strides": 2}, None),
-        ((11, 9, 1), {"filters": 3, "kernel_size": 3, "strides": (2, 1), "use_bias": False}, (5, 7)),
-        ((9, 9, 2), {"filters": 3, "kernel_size": 3, "padding": "same", "dilation_rate": 2}, 3),
-        ((7, 7, 1), {"filters": 3, "kernel_size": 3}, 2),  # 5 x 5 outputs: the pooling does not tile and stays Keras'
+        ((8, 8, 1), {"filters": 4, "kernel_size": 5, "activation": "relu"}, 2, None, 1),
+        ((9, 7, 3), {"filters": 2, "kernel_size": (3, 2), "activation": "tanh"}, None, None, 1),
+        ((8, 6, 3), {"filters": 5, "kernel_size": 3, "padding": "same", "activation": "relu"}, 2, None, 1),
+        ((9, 9, 2), {"filters": 3, "kernel_size": 4, "padding": "same", "strides": 2}, None, None, 1),
+        ((11, 9, 1), {"filters": 3, "kernel_size": 3, "strides": (2, 1), "use_bias": False}, (5, 7), None, 1),
+        ((9, 9, 2), {"filters": 3, "kernel_size": 3, "padding": "same", "dilation_rate": 2}, 3, None, 1),
+        # 5 x 5 outputs: the pooling does not tile and stays Keras', and so does what follows
+        ((7, 7, 1), {"filters": 3, "kernel_size": 3}, 2, {"filters": 2, "kernel_size": 2}, 1),
+        ((14, 12, 1), {"filters": 4, "kernel_size": 3, "activation": "relu"}, 2, {"filters": 5, "kernel_size": 3}, 2),
+        (
+            (9, 8, 2),
+            {"filters": 3, "kernel_size": 2},
+            None,
+            {"filters": 4, "kernel_size": (3, 2), "padding": "same", "activation": "tanh"},
+            2,
+        ),
+        (
+            (12, 12, 1),
+            {"filters": 3, "kernel_size": 3, "padding": "same"},
+            2,
+            {"filters": 2, "kernel_size": 4, "padding": "same", "use_bias": False},
+            2,
+        ),
+        ((8, 8, 1), {"filters": 3, "kernel_size": 3}, None, {"filters": 2, "kernel_size": 2, "strides": 2}, 1),
+        ((8, 8, 1), {"filters": 9, "kernel_size": 3}, None, {"filters": 2, "kernel_size": 2}, 1),  # too many channels
     ],
 )
-def test_the_first_convolution_and_its_gradient_equal_keras_in_float64(shape, convolution, pool):
-    model = network(shape, convolution, pool)
-    first = FirstConvolution.of(model)
+def test_leading_convolutions_and_its_gradient_equal_keras_in_float64(shape, convolution, pool, second, rewritten):
+    model = network(shape, convolution, pool, second)
+    first = Convolutions.of(model)
     x = tf.constant(np.random.default_rng(0).normal(size=(5, *shape)))
     values = [tf.constant(variable.numpy()) for variable in model.trainable_variables]
-    count = len(values) - len(first.rest.trainable_variables)
+    count = first.num_variables
+    assert (first._second is not None) + 1 == rewritten
+    assert count == len(values) - len(first.rest.trainable_variables)
 
     def accelerated(values):
         return first.rest.stateless_call(values[count:], [], first(values[:count], x))[0][1]
@@ -66,7 +88,7 @@ def test_the_first_convolution_and_its_gradient_equal_keras_in_float64(shape, co
 def test_where_it_does_not_apply_the_model_is_left_alone(layers):
     stack = layers(keras.layers)
     model = keras.Sequential([keras.Input((6, 6, 4)), *stack, keras.layers.Flatten(), keras.layers.Dense(2)])
-    assert FirstConvolution.of(model) is None
+    assert Convolutions.of(model) is None
 
 
 def test_a_network_that_is_no_chain_is_left_alone():
@@ -75,7 +97,7 @@ def test_a_network_that_is_no_chain_is_left_alone():
     one = layers.Conv2D(2, 3)(images)
     two = layers.Conv2D(2, 3)(images)
     model = keras.Model(images, layers.Dense(2)(layers.Flatten()(layers.Add()([one, two]))))
-    assert FirstConvolution.of(model) is None
+    assert Convolutions.of(model) is None
 
 
 @pytest.mark.parametrize("name", ["lenet5", "lenet_published", "vgg_small"])

@@ -1,0 +1,86 @@
+"""pfl-research (Apple): its simulated backend with a TensorFlow model, as its documentation sets it up.
+
+pfl keys variables by name, which is unique in Keras 2 only, so Keras 2 (tf_keras) is what it runs on.
+"""
+
+import os
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+
+import json
+import sys
+import time
+
+import numpy as np
+import tensorflow as tf
+from _model import accuracy, initial_weights, lenet5
+from pfl.aggregate.simulate import SimulatedBackend
+from pfl.algorithm.base import NNAlgorithmParams
+from pfl.algorithm.federated_averaging import FederatedAveraging
+from pfl.callback.base import TrainingProcessCallback
+from pfl.data.dataset import Dataset
+from pfl.data.federated_dataset import FederatedDataset
+from pfl.hyperparam.base import NNTrainHyperParams
+from pfl.metrics import Metrics
+from pfl.model.tensorflow import TFModel
+
+keras = tf.keras
+work, rounds = np.load(sys.argv[1]), int(sys.argv[2])
+data = {key: work[key] for key in ("x", "y", "x_test", "y_test", "cohorts")}
+model = lenet5(keras)
+model.compile(
+    optimizer=keras.optimizers.Adam(1e-3),
+    loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none"),
+)
+model.set_weights(initial_weights(keras))
+tensors = [(tf.constant(x), tf.constant(y)) for x, y in zip(data["x"], data["y"], strict=True)]
+sequence = iter(np.concatenate([*data["cohorts"], data["cohorts"][0]]).tolist() * 2)
+rng = np.random.default_rng(0)
+
+
+class Shuffled(Dataset):
+    """A client's data in a new order each epoch, as the others have it."""
+
+    def iter(self, batch_size):
+        order = rng.permutation(600)
+        self.raw_data = [tf.gather(part, order) for part in self.raw_data]
+        yield from super().iter(batch_size)
+
+
+def client(identifier):
+    """A client's data."""
+    return Shuffled(list(tensors[identifier]))
+
+
+train_data = FederatedDataset(client, lambda: next(sequence))
+backend = SimulatedBackend(training_data=train_data, val_data=train_data)
+seconds = []
+marks = [0.0]
+
+
+class Clock(TrainingProcessCallback):
+    """Times the rounds."""
+
+    def on_train_begin(self, *, model):
+        marks[0] = time.perf_counter()
+        return Metrics()
+
+    def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
+        seconds.append(time.perf_counter() - marks[0])
+        marks[0] = time.perf_counter()
+        return False, Metrics()
+
+
+wrapped = TFModel(model=model, metrics={}, central_optimizer=keras.optimizers.SGD(1.0))
+FederatedAveraging().run(
+    algorithm_params=NNAlgorithmParams(
+        central_num_iterations=rounds, evaluation_frequency=10**6,
+        train_cohort_size=len(data["cohorts"][0]), val_cohort_size=0),
+    backend=backend,
+    model=wrapped,
+    model_train_params=NNTrainHyperParams(local_num_epochs=3, local_learning_rate=1e-3, local_batch_size=32),
+    model_eval_params=None,
+    callbacks=[Clock()],
+)  # fmt: skip
+logits = model.predict(data["x_test"], batch_size=500, verbose=0)
+print(json.dumps({"seconds": seconds, "accuracy": accuracy(logits, data["y_test"])}))
