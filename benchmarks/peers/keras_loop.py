@@ -31,7 +31,7 @@ def train(x, y, orders):
 rng = np.random.default_rng(0)
 weights = initial_weights(keras)
 seconds = []
-for cohort in data["cohorts"]:
+for cohort in data["cohorts"][:rounds]:
     started = time.perf_counter()
     total = [np.zeros_like(value, dtype=np.float64) for value in weights]
     for client in cohort:

@@ -38,18 +38,10 @@ sequence = iter(np.concatenate([*data["cohorts"], data["cohorts"][0]]).tolist() 
 rng = np.random.default_rng(0)
 
 
-class Shuffled(Dataset):
-    """A client's data in a new order each epoch, as the others have it."""
-
-    def iter(self, batch_size):
-        order = rng.permutation(600)
-        self.raw_data = [tf.gather(part, order) for part in self.raw_data]
-        yield from super().iter(batch_size)
-
-
 def client(identifier):
-    """A client's data."""
-    return Shuffled(list(tensors[identifier]))
+    """A client's data, in a new order each time it is sampled."""
+    order = rng.permutation(600)
+    return Dataset([tf.gather(part, order) for part in tensors[identifier]])
 
 
 train_data = FederatedDataset(client, lambda: next(sequence))
@@ -71,7 +63,20 @@ class Clock(TrainingProcessCallback):
         return False, Metrics()
 
 
-wrapped = TFModel(model=model, metrics={}, central_optimizer=keras.optimizers.SGD(1.0))
+class Model(TFModel):
+    """pfl means to reset the local optimizer for each client, but with this Keras it leaves Adam's moments as they are.
+
+    Then clients train with each other's moments and the accuracy falls behind; resetting them makes it the same work.
+    """
+
+    def _reset_local_optimizer(self, optimizer, learning_rate):
+        for name in ("_momentums", "_velocities"):
+            for variable in getattr(optimizer, name, []):  # they exist from the first step on
+                variable.assign(tf.zeros_like(variable))
+        super()._reset_local_optimizer(optimizer, learning_rate)
+
+
+wrapped = Model(model=model, metrics={}, central_optimizer=keras.optimizers.SGD(1.0))
 FederatedAveraging().run(
     algorithm_params=NNAlgorithmParams(
         central_num_iterations=rounds, evaluation_frequency=10**6,
