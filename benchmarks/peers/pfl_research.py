@@ -7,13 +7,12 @@ import os
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
-import json
 import sys
 import time
 
 import numpy as np
 import tensorflow as tf
-from _model import accuracy, initial_weights, lenet5
+from _model import accuracy, initial_weights, lenet5, tell, wait_for_turn
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -25,7 +24,7 @@ from pfl.metrics import Metrics
 from pfl.model.tensorflow import TFModel
 
 keras = tf.keras
-work, rounds = np.load(sys.argv[1]), int(sys.argv[2])
+work = np.load(sys.argv[1])
 data = {key: work[key] for key in ("x", "y", "x_test", "y_test", "cohorts")}
 model = lenet5(keras)
 model.compile(
@@ -46,7 +45,6 @@ def client(identifier):
 
 train_data = FederatedDataset(client, lambda: next(sequence))
 backend = SimulatedBackend(training_data=train_data, val_data=train_data)
-seconds = []
 marks = [0.0]
 
 
@@ -54,13 +52,15 @@ class Clock(TrainingProcessCallback):
     """Times the rounds."""
 
     def on_train_begin(self, *, model):
+        wait_for_turn()
         marks[0] = time.perf_counter()
         return Metrics()
 
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
-        seconds.append(time.perf_counter() - marks[0])
+        tell(seconds=time.perf_counter() - marks[0])
+        again = wait_for_turn()
         marks[0] = time.perf_counter()
-        return False, Metrics()
+        return not again, Metrics()
 
 
 class Model(TFModel):
@@ -79,7 +79,7 @@ class Model(TFModel):
 wrapped = Model(model=model, metrics={}, central_optimizer=keras.optimizers.SGD(1.0))
 FederatedAveraging().run(
     algorithm_params=NNAlgorithmParams(
-        central_num_iterations=rounds, evaluation_frequency=10**6,
+        central_num_iterations=10**6, evaluation_frequency=10**6,
         train_cohort_size=len(data["cohorts"][0]), val_cohort_size=0),
     backend=backend,
     model=wrapped,
@@ -88,4 +88,4 @@ FederatedAveraging().run(
     callbacks=[Clock()],
 )  # fmt: skip
 logits = model.predict(data["x_test"], batch_size=500, verbose=0)
-print(json.dumps({"seconds": seconds, "accuracy": accuracy(logits, data["y_test"])}))
+tell(accuracy=accuracy(logits, data["y_test"]))
