@@ -39,7 +39,7 @@ lint: $(INSTALLED)  ## style and types
 bench: $(INSTALLED)  ## measure the speed claims (nothing else may run meanwhile)
 	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
-lab: $(INSTALLED)  ## JupyterLab with the notebooks
-	$(BIN)/jupyter lab notebooks
+lab: $(INSTALLED)  ## JupyterLab, the kernel ready
+	$(BIN)/jupyter lab
 
 .PHONY: help install quickstart test test-all lint bench lab

@@ -71,42 +71,45 @@ FEW_CHANNELS = 8  # up to here a product over patches beats TensorFlow's convolu
 
 
 class Convolutions:
-    """The leading convolutions of a chain, as products over patches: one of the images, and one behind it if narrow.
+    """The leading narrow convolutions of a chain, with the average pooling behind them, as products over patches.
 
     Everything is laid out with the batch innermost, rows by (channel, position): a value of a whole batch is one
-    contiguous row, so gathering patches is copying rows. The first convolution takes the average pooling behind it
-    along, which is then a mean over an axis of its own.
+    contiguous row, so gathering patches is copying rows.
     """
 
-    def __init__(self, first: Any, pooling: Any | None, second: Any | None, rest: Any):
+    def __init__(self, stages: list[tuple[Any, Any | None]], rest: Any):
+        """Args: (convolution, pooling) pairs, and the model of what comes after them."""
         self.rest = rest
-        self.num_variables = sum(len(layer.trainable_variables) for layer in (first, second) if layer is not None)
-        self._first = _Convolution(first, tuple(pooling.pool_size) if pooling is not None else (1, 1), images=True)
-        self._second = None if second is None else _Convolution(second, (1, 1), images=False)
+        self.num_variables = sum(len(layer.trainable_variables) for layer, _ in stages)
+        self.stages = [
+            _Convolution(layer, pooling, images=not number) for number, (layer, pooling) in enumerate(stages)
+        ]
 
     @classmethod
     def of(cls, model: Any) -> "Convolutions | None":
         """The rewrite of a model; None where it does not apply: no chain, or no plain narrow convolution first."""
         layers = [layer for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)]
-        if not layers or not _is_plain(layers[0]):
-            return None
-        first, last = layers[0], layers[0]
-        pooling = layers[1] if len(layers) > 1 and _tiles(layers[1], first) else None
-        last = pooling or first
-        following = layers[2 if pooling else 1] if len(layers) > 2 else None
-        second = following if following is not None and _is_plain(following) and _has_unit_steps(following) else None
-        rest = tail(model, second or last)
-        return cls(first, pooling, second, rest) if rest is not None else None
+        stages: list[tuple[Any, Any | None]] = []
+        position, last = 0, None
+        while position < len(layers) and _is_plain(layers[position], first=not stages):
+            convolution = last = layers[position]
+            position += 1
+            pooling = layers[position] if position < len(layers) and _tiles(layers[position], convolution) else None
+            if pooling is not None:
+                position, last = position + 1, pooling
+            stages.append((convolution, pooling))
+        rest = tail(model, last) if stages else None
+        return cls(stages, rest) if rest is not None else None
 
     def __call__(self, weights: list[Any], x: Any) -> Any:
         """Traced: from these layers' weights and images (batch, height, width, channels) to what `rest` takes."""
         batch = tf.shape(x)[0]
-        values = self._first(weights, tf.transpose(tf.reshape(x, [-1, int(np.prod(x.shape[1:]))])), batch)
-        last = self._first
-        if self._second is not None:
-            last = self._second
-            values = last(weights[self._first.num_variables :], tf.reshape(values, [-1, batch]), batch)
-        return tf.reshape(tf.transpose(tf.reshape(values, [last.filters, -1, batch])), [-1, *last.out, last.filters])
+        rows = tf.transpose(tf.reshape(x, [-1, int(np.prod(x.shape[1:]))]))
+        for stage in self.stages:
+            rows = stage(weights, rows, batch)
+            weights = weights[stage.num_variables :]
+        positions = tf.transpose(tf.reshape(rows, [stage.filters, stage.out[0] * stage.out[1], batch]))
+        return tf.reshape(positions, [-1, *stage.out, stage.filters])
 
 
 class _Convolution:
@@ -116,7 +119,8 @@ class _Convolution:
     fewer rows to gather and a better shaped product, for some multiplications by zero.
     """
 
-    def __init__(self, layer: Any, pool: tuple[int, int], images: bool):
+    def __init__(self, layer: Any, pooling: Any | None, images: bool):
+        pool = (1, 1) if pooling is None else tuple(pooling.pool_size)
         self.filters = layer.filters
         self.num_variables = len(layer.trainable_variables)
         self._activation, self._use_bias = layer.activation, layer.use_bias
@@ -125,6 +129,7 @@ class _Convolution:
         self._kernel = layer.kernel_size
         self._whole = tuple(layer.output.shape[1:3])
         self.out = (self._whole[0] // pool[0], self._whole[1] // pool[1])
+        self._pool = pool
         self._window = pool[0] * pool[1]
         steps = list(zip(layer.strides, layer.dilation_rate, self._kernel, pool, strict=True))
         reach = [(place - 1) * stride + (size - 1) * dilation + 1 for stride, dilation, size, place in steps]
@@ -132,6 +137,7 @@ class _Convolution:
             max((whole - 1) * stride + (size - 1) * dilation + 1 - extent, 0) // 2 if layer.padding == "same" else 0
             for (stride, dilation, size, _), whole, extent in zip(steps, self._whole, (height, width), strict=True)
         ]
+        self._reach = reach
         self._depth = reach[0] * reach[1] * channels
 
         # Where each value of each patch comes from: (row and column in it, channel, output row, output column).
@@ -165,7 +171,9 @@ class _Convolution:
         if self._use_bias:
             values += tf.reshape(weights[1], [self.filters, 1, 1, 1])
         values = self._activation(values)
-        return tf.reduce_mean(values, 1) if self._window > 1 else values
+        if self._window > 1:
+            values = tf.reduce_mean(values, 1)
+        return tf.reshape(values, [self.filters * self.out[0] * self.out[1], batch])
 
     def _product(self, kernel: Any, rows: Any, batch: Any) -> Any:
         """The kernel times the patches, with gradients in the form that is fast on a CPU."""
@@ -191,17 +199,36 @@ class _Convolution:
         return multiply(kernel, tf.stop_gradient(rows) if self._images else rows)
 
     def _add_up(self, patches: Any, batch: Any) -> Any:
-        """Patches back to rows, adding what came from one place; for steps of one and no pooling."""
+        """Patches back to rows, adding what came from one place; for convolutions with steps of one.
+
+        Patches lie a pooling step apart, so within the patch the offset is cut into whole steps, which shift, and the
+        rest, which stays an axis of its own until it is interleaved at the end.
+        """
         height, width, channels = self._size
-        above, left = self._kernel[0] - 1, self._kernel[1] - 1
-        parts = tf.reshape(patches, [*self._kernel, channels, *self._whole, batch])
-        wide = tf.add_n([tf.pad(parts[:, j], [[0, 0], [0, 0], [0, 0], [j, left - j], [0, 0]]) for j in range(left + 1)])
-        whole = tf.add_n([tf.pad(wide[i], [[0, 0], [i, above - i], [0, 0], [0, 0]]) for i in range(above + 1)])
+        down, right = self._pool
+        rows, columns = (-(-reach // step) for reach, step in zip(self._reach, self._pool, strict=True))
+        parts = tf.reshape(patches, [*self._reach, channels, *self.out, batch])
+        missing = [rows * down - self._reach[0], columns * right - self._reach[1]]
+        if any(missing):
+            parts = tf.pad(parts, [[0, missing[0]], [0, missing[1]], [0, 0], [0, 0], [0, 0], [0, 0]])
+        parts = tf.reshape(parts, [rows, down, columns, right, channels, *self.out, batch])
+        wide = [
+            tf.pad(parts[:, :, a], [[0, 0]] * 5 + [[a, columns - 1 - a], [0, 0]]) for a in range(columns)
+        ]  # (rows, down, right, channels, out, columns + out - 1, batch)
+        high = [
+            tf.pad(part, [[0, 0]] * 3 + [[a, rows - 1 - a], [0, 0], [0, 0]])
+            for a, part in enumerate(tf.unstack(tf.add_n(wide)))
+        ]
+        whole = tf.add_n(high)
+        if self._window > 1:
+            whole = tf.transpose(whole, [2, 3, 0, 4, 1, 5])
+        tall, broad = (rows - 1 + self.out[0]) * down, (columns - 1 + self.out[1]) * right
+        whole = tf.reshape(whole, [channels, tall, broad, batch])
         top, start = self._before
-        return tf.reshape(whole[:, top : top + height, start : start + width], [height * width * channels, -1])
+        return tf.reshape(whole[:, top : top + height, start : start + width], [height * width * channels, batch])
 
 
-def _is_plain(layer: Any) -> bool:
+def _is_plain(layer: Any, first: bool) -> bool:
     return (
         type(layer) is keras.layers.Conv2D
         and layer.groups == 1
@@ -211,11 +238,8 @@ def _is_plain(layer: Any) -> bool:
         and not (layer.kernel_regularizer or layer.bias_regularizer or layer.activity_regularizer)
         and None not in layer.output.shape[1:]
         and layer.input.shape[-1] <= FEW_CHANNELS
+        and (first or (tuple(layer.strides) == (1, 1) and tuple(layer.dilation_rate) == (1, 1)))
     )
-
-
-def _has_unit_steps(layer: Any) -> bool:
-    return tuple(layer.strides) == (1, 1) and tuple(layer.dilation_rate) == (1, 1)
 
 
 def _tiles(layer: Any, convolution: Any) -> bool:

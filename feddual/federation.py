@@ -30,17 +30,20 @@ class Federation:
 
     def client(self, client_id: int) -> tuple[np.ndarray, np.ndarray]:
         """A client's inputs (float32) and labels (int32)."""
-        indices = self.partition.client(client_id)
-        return self._inputs(self.dataset.x_train, self.train_features, indices), _labels(self.dataset.y_train[indices])
+        return self.train(self.partition.client(client_id))
 
     def train(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and labels of any training examples."""
-        return self._inputs(self.dataset.x_train, self.train_features, indices), _labels(self.dataset.y_train[indices])
+        return self._inputs(self.dataset.x_train, self.train_features, indices), self.labels(indices)
+
+    def labels(self, indices: np.ndarray) -> np.ndarray:
+        """Labels of any training examples."""
+        return self.dataset.y_train[indices].astype(np.int32)
 
     def test(self) -> tuple[np.ndarray, np.ndarray]:
         """The server's test inputs and labels."""
-        indices = slice(None)
-        return self._inputs(self.dataset.x_test, self.test_features, indices), _labels(self.dataset.y_test)
+        inputs = self._inputs(self.dataset.x_test, self.test_features, slice(None))
+        return inputs, self.dataset.y_test.astype(np.int32)
 
     def histograms(self) -> np.ndarray:
         """Examples of each class at each client, shape (num_clients, num_classes)."""
@@ -50,7 +53,3 @@ class Federation:
         if features is not None:
             return np.asarray(features[indices], np.float32)
         return datasets.preprocess(images[indices], self.preprocess)
-
-
-def _labels(labels: np.ndarray) -> np.ndarray:
-    return labels.astype(np.int32)

@@ -218,15 +218,15 @@ class LocalTraining:
         state = State(weights, statistics, slots, state.gradient_sum + gradient, state.step + 1)
         return state, loss_sum + cross_entropy * count, correct
 
-    def train(self, task: ClientTask, x: np.ndarray, y: np.ndarray, seed: int) -> tuple[ClientResult, Trained]:
+    def train(self, task: ClientTask, x: Any, y: np.ndarray, seed: int) -> tuple[ClientResult, Trained]:
         """One client's round: its result, and what the loop measured."""
         started = time.perf_counter()
         start = self.algorithm.start_weights(self.layout, task.weights, task.client_slots)
         orders = seeding.batch_orders(seed, task.round_index, task.client_id, len(y), self.training.local_epochs)
         dropout = np.array([seeding.seed(seed, "dropout", task.round_index, task.client_id) >> 31, 0], np.int64)
-        inputs, labels, padded = self._padded(x, y, orders) if self.jit else (x, y, orders)
         count = np.int32(len(y))
         with tf.device(self.device):
+            inputs, labels, padded = self._padded(x, y, orders) if self.jit else (x, y, orders)
             out = self.run(
                 start, task.weights, task.server_slots, task.client_slots, inputs, labels, padded, count, dropout
             )
@@ -257,13 +257,10 @@ class LocalTraining:
         seconds = time.perf_counter() - started
         return ClientResult(task.client_id, len(y), trained.weights, payload, slots, metrics, seconds=seconds), trained
 
-    def _padded(self, x: np.ndarray, y: np.ndarray, orders: np.ndarray) -> tuple[Any, Any, Any]:
+    def _padded(self, x: Any, y: np.ndarray, orders: np.ndarray) -> tuple[Any, Any, Any]:
         """A client's data, lengthened by zeros to a power of two of batches."""
         batches = -(-len(y) // self.training.batch_size)
         extra = (1 << max(batches - 1, 0).bit_length()) * self.training.batch_size - len(y)
-        pad = [(0, extra)]
-        return (
-            tf.constant(np.pad(x, pad + [(0, 0)] * (x.ndim - 1))),
-            tf.constant(np.pad(y, pad)),
-            tf.constant(np.pad(orders, [(0, 0), *pad])),
-        )
+        end = [[0, extra]]
+        inputs = tf.pad(x, end + [[0, 0]] * (len(x.shape) - 1))
+        return inputs, tf.constant(np.pad(y, end)), tf.constant(np.pad(orders, [[0, 0], *end]))

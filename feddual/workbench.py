@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from feddual import acceleration, algorithms, config, datasets, devices, models, partition, seeding
+from feddual._lazy import tf
 from feddual.algorithms._base import Algorithm, ClientResult, Trained
 from feddual.errors import UserError
 from feddual.evaluation import Evaluator
@@ -30,6 +31,23 @@ class Workbench:
     device: str
 
     @cached_property
+    def resident(self) -> Any | None:
+        """All training inputs on the device, where clients gather theirs; None on the CPU, which needs no copy."""
+        if self.device == "/CPU:0":
+            return None
+        x, _ = self.federation.train(np.arange(len(self.federation.dataset.y_train)))
+        with tf.device(self.device):
+            return tf.constant(x)
+
+    def client(self, client_id: int) -> tuple[Any, np.ndarray]:
+        """A client's inputs, on the device, and labels."""
+        if self.resident is None:
+            return self.federation.client(client_id)
+        indices = self.federation.partition.client(client_id)
+        with tf.device(self.device):
+            return tf.gather(self.resident, indices), self.federation.labels(indices)
+
+    @cached_property
     def evaluator(self) -> Evaluator:
         """The test set and the compiled network."""
         x, y = self.federation.test()
@@ -46,7 +64,7 @@ class Measured:
     bench: Workbench
     task: ClientTask
     trained: Trained
-    x: np.ndarray
+    x: Any
     y: np.ndarray
 
 
@@ -108,7 +126,7 @@ def use_jit(wish: Any, device: str, network: Network) -> bool:
 def train_client(task: ClientTask) -> ClientResult:
     """Executor function: train one client on this process's workbench."""
     bench = workbench(task.experiment)
-    x, y = bench.federation.client(task.client_id)
+    x, y = bench.client(task.client_id)
     result, trained = bench.training.train(task, x, y, bench.experiment.seed)
     measured = {probe.name: probe.client_measure(Measured(bench, task, trained, x, y)) for probe in task.probes}
     return replace(result, probes=measured)

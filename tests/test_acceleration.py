@@ -9,13 +9,15 @@ from feddual.workbench import train_client, workbench
 from tests.helpers import tiny
 
 
-def network(shape, convolution, pool=None, second=None, dtype="float64"):
+def network(shape, convolution, pool=None, second=None, last_pool=None, dtype="float64"):
     layers = keras.layers
     stack = [keras.Input(shape, dtype=dtype), layers.Conv2D(**convolution, dtype=dtype)]
     if pool:
         stack.append(layers.AveragePooling2D(pool, dtype=dtype))
     if second:
         stack.append(layers.Conv2D(**second, dtype=dtype))
+    if last_pool:
+        stack.append(layers.AveragePooling2D(last_pool, dtype=dtype))
     return keras.Sequential([*stack, layers.Flatten(dtype=dtype), layers.Dense(3, dtype=dtype)])
 
 
@@ -50,12 +52,15 @@ def network(shape, convolution, pool=None, second=None, dtype="float64"):
     ],
 )
 def test_leading_convolutions_and_its_gradient_equal_keras_in_float64(shape, convolution, pool, second, rewritten):
-    model = network(shape, convolution, pool, second)
+    compare(network(shape, convolution, pool, second), shape, rewritten)
+
+
+def compare(model, shape, rewritten):
     first = Convolutions.of(model)
     x = tf.constant(np.random.default_rng(0).normal(size=(5, *shape)))
     values = [tf.constant(variable.numpy()) for variable in model.trainable_variables]
     count = first.num_variables
-    assert (first._second is not None) + 1 == rewritten
+    assert len(first.stages) == rewritten
     assert count == len(values) - len(first.rest.trainable_variables)
 
     def accelerated(values):
@@ -73,6 +78,23 @@ def test_leading_convolutions_and_its_gradient_equal_keras_in_float64(shape, con
         results += [logits, *tape.gradient(loss, values)]
     for ours, keras_own in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, keras_own, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "padding", "pool"),
+    [((14, 14, 1), 5, "valid", 2), ((13, 11, 2), 4, "same", 3), ((12, 14, 1), (2, 3), "valid", (3, 2)),
+     ((12, 12, 1), 3, "same", 2), ((16, 16, 1), 1, "valid", 4)],
+)  # fmt: skip
+def test_a_second_convolution_with_pooling_equals_keras_in_float64(shape, kernel, padding, pool):
+    """Its gradient for the input adds overlapping patches that lie a pooling step apart."""
+    first = {"filters": 3, "kernel_size": 3, "padding": "same", "activation": "tanh"}
+    second = {"filters": 4, "kernel_size": kernel, "padding": padding, "activation": "tanh"}
+    probe = network(shape, first, None, second)
+    rows, columns = probe.layers[1].output.shape[1:3]
+    size = pool if isinstance(pool, tuple) else (pool, pool)
+    crop = (rows - rows % size[0], columns - columns % size[1])
+    shape = (shape[0] - (rows - crop[0]), shape[1] - (columns - crop[1]), shape[2])  # so that the windows tile
+    compare(network(shape, first, None, second, size), shape, 2)
 
 
 @pytest.mark.parametrize(

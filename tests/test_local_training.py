@@ -239,5 +239,8 @@ bench.training.run = lambda *arguments: seen.append(run(*arguments)) or seen[-1]
 bench.training.train(task_of(bench), *bench.federation.client(0), 0)
 assert seen[0]["weights"].device.endswith("CPU:1"), seen[0]["weights"].device
 assert bench.evaluator.inputs.device.endswith("CPU:1")
+x, y = bench.client(2)  # the data live on the device, and a client's are the same as from the host
+assert bench.resident.device.endswith("CPU:1") and x.device.endswith("CPU:1")
+assert (x.numpy() == bench.federation.client(2)[0]).all() and (y == bench.federation.client(2)[1]).all()
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
