@@ -15,7 +15,7 @@ from feddual import acceleration, config, devices, executors, probes, seeding, s
 from feddual.algorithms._base import ClientResult, ServerState, Slots
 from feddual.config import Experiment
 from feddual.errors import UserError
-from feddual.evaluation import classification_metrics
+from feddual.evaluation import classification_metrics, mean_metrics
 from feddual.local_training import ClientTask
 from feddual.run_dir import Checkpoint, RunDir
 from feddual.weights import layer_norms, update
@@ -232,9 +232,12 @@ def _test(
     executor: executors.Executor, bench: workbench.Workbench, identity: str, weights: np.ndarray
 ) -> dict[str, Any]:
     slices = bench.evaluator.slices(executor.workers)
-    tasks = [workbench.EvaluationTask(identity, weights, *part) for part in slices]
-    logits = np.concatenate(list(executor.imap("feddual.workbench:answers", tasks)))
-    return classification_metrics(logits, bench.evaluator.labels, bench.federation.dataset.num_classes)
+    found = []
+    for model in np.atleast_2d(weights):
+        tasks = [workbench.EvaluationTask(identity, model, *part) for part in slices]
+        logits = np.concatenate(list(executor.imap("feddual.workbench:answers", tasks)))
+        found.append(classification_metrics(logits, bench.evaluator.labels, bench.federation.dataset.num_classes))
+    return found[0] if len(found) == 1 else mean_metrics(found)
 
 
 def worker_view(experiment: Experiment) -> str:

@@ -1,5 +1,6 @@
 """Loss, accuracy and the classification metrics of a weight vector on labelled data."""
 
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -89,6 +90,17 @@ def classification_metrics(logits: np.ndarray, labels: np.ndarray, num_classes: 
         "g_mean": float(np.exp(np.mean(np.log(recall[present])))) if (recall[present] > 0).all() else 0.0,
         "per_class_accuracy": [float(value) if here else None for value, here in zip(recall, present, strict=True)],
     }
+
+
+def mean_metrics(several: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The mean of each metric over several models."""
+
+    def mean(values: list[Any]) -> Any:
+        if isinstance(values[0], list):
+            return [mean(list(items)) for items in zip(*values, strict=True)]
+        return None if None in values else float(np.mean(values))
+
+    return {name: mean([metrics[name] for metrics in several]) for name in several[0]}
 
 
 def _auc(probabilities: np.ndarray, labels: np.ndarray, present: np.ndarray) -> float | None:

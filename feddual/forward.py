@@ -18,6 +18,7 @@ class Forward:
         """Args: network, whether inputs are the prefix's features already, and whether exact rewrites are used."""
         self.layout = network.layout
         self.num_classes = network.model.output_shape[-1]
+        self.feature_shape = tuple(network.trained.outputs[0].shape[1:])
         self.input_shape = tuple((network.trained if on_features else network.model).inputs[0].shape[1:])
         self.prefix = None if on_features else network.prefix
         first = acceleration.Convolutions.of(network.model) if accelerate and network.prefix is None else None
@@ -33,13 +34,25 @@ class Forward:
         if rest != [id(variable) for variable in self.trained.trainable_variables]:
             raise ValueError("the trained part does not hold the model's trainable variables in their order")
 
+    def tensors(self, weights: Any) -> list[Any]:
+        """Traced: the vector as tensors, in the layout's order."""
+        entries = self.layout.entries
+        parts = tf.split(weights, [entry.stop - entry.start for entry in entries])
+        return [tf.reshape(part, entry.shape) for part, entry in zip(parts, entries, strict=True)]
+
     def __call__(
         self, weights: Any, x: Any, training: bool = False, seed: Any = None
+    ) -> tuple[Outputs, Any, list[Any]]:
+        """Traced: `apply` on the whole vector."""
+        return self.apply(self.tensors(weights), x, training, seed)
+
+    def apply(
+        self, tensors: list[Any], x: Any, training: bool = False, seed: Any = None
     ) -> tuple[Outputs, Any, list[Any]]:
         """Traced.
 
         Args:
-            weights: The whole vector.
+            tensors: One for each entry of the layout.
             x: Inputs.
             training: Whether dropout and batch statistics are on.
             seed: Two integers (a key, the step) for dropout; each layer that draws gets a key of its own.
@@ -48,8 +61,6 @@ class Forward:
             Outputs, the new moving statistics as a vector, and the layers' own losses (regularisers).
         """
         entries = self.layout.entries
-        sizes = [entry.stop - entry.start for entry in entries]
-        tensors = [tf.reshape(part, entry.shape) for part, entry in zip(tf.split(weights, sizes), entries, strict=True)]
         trainable = [tensor for tensor, entry in zip(tensors, entries, strict=True) if entry.trainable]
         statistics = tensors[len(trainable) :]
         rest = []

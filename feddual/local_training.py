@@ -6,6 +6,7 @@ compiled or assigned per client.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,9 +14,11 @@ import numpy as np
 
 from feddual import seeding
 from feddual._lazy import tf
-from feddual.algorithms._base import Algorithm, Batch, ClientContext, ClientResult, Slots, Trained
+from feddual.algorithms._base import Algorithm, Batch, ClientContext, ClientResult, Outputs, Slots, Trained
 from feddual.forward import Forward
-from feddual.weights import layer_norms, update
+from feddual.weights import Entry, layer_norms, update
+
+CHUNK = 256  # examples of a pass over all of a client's data that go through the network together
 
 
 @dataclass(frozen=True)
@@ -34,11 +37,13 @@ class ClientTask:
 class Optimizer:
     """SGD, SGD with momentum, and Adam on a vector, with Keras' arithmetic. State starts fresh each round."""
 
-    def __init__(self, training: Any):
+    def __init__(self, training: Any, momentum: Any = None):
+        """Args: the config's section, and a momentum for each value, if they differ."""
         self.training = training
+        self.momentum = training.momentum if momentum is None else momentum
 
     def init(self, weights: Any) -> list[Any]:
-        count = 2 if self.training.optimizer == "adam" else int(self.training.momentum > 0)
+        count = 2 if self.training.optimizer == "adam" else int(np.any(self.momentum))
         return [tf.zeros_like(weights) for _ in range(count)]
 
     def step(self, weights: Any, gradient: Any, state: list[Any], step: Any) -> tuple[Any, list[Any]]:
@@ -60,8 +65,8 @@ class Optimizer:
                 / (1 - tf.pow(tf.cast(0.9, weights.dtype), power))
             )
             return weights - rate * first / (tf.sqrt(second) + 1e-7), [first, second]
-        if settings.momentum:
-            velocity = settings.momentum * state[0] - rate * gradient
+        if state:
+            velocity = self.momentum * state[0] - rate * gradient
             return weights + velocity, [velocity]
         return weights - rate * gradient, state
 
@@ -96,7 +101,7 @@ class LocalTraining:
         self.algorithm = algorithm
         self.training = training
         self.forward = forward
-        self.optimizer = Optimizer(training)
+        self.optimizer = Optimizer(training, algorithm.momentum(forward.layout))
         self.device = device
         self.jit = jit
         # With XLA each padded size is a trace of its own; otherwise one trace with a dynamic size serves all clients.
@@ -139,13 +144,15 @@ class LocalTraining:
         num_batches = (num_examples + self.training.batch_size - 1) // self.training.batch_size
         ctx = ClientContext(
             self.layout, global_weights, server, client, x, y, num_examples, self.training.learning_rate,
-            forward=lambda weights, inputs: self.forward(weights, inputs)[0],
+            forward_all=lambda weights: self._forward_all(weights, x),
+            gradient=lambda weights, entries=None: self._gradient(weights, x, y, num_examples, entries),
         )  # fmt: skip
         ctx = ctx.with_(before=algorithm.before_training(ctx))
 
         def train_epoch(epoch: Any, state: State, losses: Any, accuracies: Any) -> Any:
             previous = tf.cond(epoch > 0, lambda: accuracies[epoch - 1], lambda: tf.zeros([], accuracies.dtype))
-            epoch_ctx = ctx.with_(epoch=algorithm.start_epoch(ctx, epoch, state.weights, previous))
+            whole = tf.concat([state.weights, state.statistics], 0)
+            epoch_ctx = ctx.with_(epoch=algorithm.start_epoch(ctx, epoch, whole, previous))
             order = orders[epoch]
             data = (tf.gather(x, order), tf.gather(y, order), order)
             none = tf.zeros([], start.dtype)
@@ -194,6 +201,49 @@ class LocalTraining:
             return tf.reshape(tf.slice(values, [begin] + [0] * len(rest), [size, *rest]), [size, *rest])
 
         return Batch(rows(x), rows(y), rows(order), tf.where(tf.range(size) < count, share, 0.0), count)
+
+    def _forward_all(self, weights: Any, x: Any) -> Outputs:
+        """Traced: the network's answers to all of a client's data, in chunks."""
+        if self.jit:
+            return self.forward(weights, x)[0]
+        chunks = (tf.shape(x)[0] + CHUNK - 1) // CHUNK
+
+        def chunk(number: Any, logits: Any, features: Any) -> Any:
+            outputs = self.forward(weights, x[number * CHUNK : (number + 1) * CHUNK])[0]
+            return number + 1, logits.write(number, outputs.logits), features.write(number, outputs.features)
+
+        arrays = [
+            tf.TensorArray(weights.dtype, chunks, infer_shape=False, element_shape=[None, *shape])
+            for shape in ((self.forward.num_classes,), self.forward.feature_shape)
+        ]
+        _, logits, features = tf.while_loop(lambda number, *_: number < chunks, chunk, (0, *arrays))
+        return Outputs(logits.concat(), features.concat())
+
+    def _gradient(self, weights: Any, x: Any, y: Any, num_examples: Any, entries: Sequence[Entry] | None) -> Any:
+        """Traced: the gradient of the mean cross-entropy over a client's data, for some entries of the layout.
+
+        Only these tensors are watched, so the backward pass ends at the first layer that has one of them.
+        """
+        wanted = {entry.path for entry in (self.layout.entries if entries is None else entries) if entry.trainable}
+        chosen = [number for number, entry in enumerate(self.layout.entries) if entry.path in wanted]
+        tensors = self.forward.tensors(weights)
+        size = x.shape[0] if self.jit else CHUNK
+
+        def chunk(number: Any, total: Any) -> Any:
+            rows = slice(number * size, (number + 1) * size)
+            real = tf.cast(tf.range(tf.shape(y[rows])[0]) + number * size < num_examples, weights.dtype)
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch([tensors[place] for place in chosen])
+                logits = self.forward.apply(tensors, x[rows])[0].logits
+                loss = tf.reduce_sum(real * tf.nn.sparse_softmax_cross_entropy_with_logits(y[rows], logits))
+            gradients = tape.gradient(loss, [tensors[place] for place in chosen])
+            return number + 1, total + tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
+
+        count = sum(self.layout.entries[place].stop - self.layout.entries[place].start for place in chosen)
+        total = tf.zeros([count], weights.dtype)
+        chunks = (num_examples + size - 1) // size
+        total = tf.while_loop(lambda number, _: number < chunks, chunk, (0, total))[1]
+        return total / tf.cast(num_examples, weights.dtype)
 
     def _step(
         self, ctx: ClientContext, batch: Batch, seed: Any, state: "State", loss_sum: Any, correct: Any

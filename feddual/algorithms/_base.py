@@ -55,7 +55,8 @@ class ClientContext:
     y: Any
     num_examples: Any
     learning_rate: float
-    forward: Any = None  # traced: forward(weights, x) -> Outputs, in inference mode
+    forward_all: Any = None  # traced: forward_all(weights) -> Outputs of all the client's data, in inference mode
+    gradient: Any = None  # traced: gradient(weights, entries=None) of the mean cross-entropy over all its data
     before: Any = None  # traced: what before_training returned
     epoch: Any = None  # traced: what start_epoch returned
 
@@ -136,6 +137,10 @@ class Algorithm:
         """The weights a client starts from, given the global ones."""
         return weights
 
+    def momentum(self, layout: Layout) -> Any:
+        """Momentum of each trainable value, (num_trainable,), for SGD; None takes `training.momentum` for all."""
+        return None
+
     def before_training(self, ctx: ClientContext) -> dict[str, Any]:
         """Traced, once: values for `ctx.before`."""
         return {}
@@ -146,7 +151,7 @@ class Algorithm:
         Args:
             ctx: The context.
             epoch: Its index, from 0.
-            weights: The local weights now.
+            weights: The local weights now, the whole vector.
             accuracy: Of the previous epoch's own batches; 0 in the first.
         """
         return {}
@@ -187,7 +192,7 @@ class Algorithm:
         return replace(server, weights=aggregation.mean(acc)), {}
 
     def evaluation_weights(self, server: ServerState, layout: Layout) -> np.ndarray:
-        """The weights that are tested."""
+        """The weights that are tested: a vector, or several as rows, whose metrics are averaged."""
         return server.weights
 
     # --- facts

@@ -1,0 +1,280 @@
+"""FedDUAL: A Dual-Strategy with Adaptive Loss and Dynamic Aggregation for Mitigating Data Heterogeneity.
+
+Sahoo, Tripathi, Saha, Mondal, TMLR 2025 (Algorithm 1, Eqs. 6-16).
+
+    client k:  (1 - beta) cross-entropy + beta KL(softmax(y) || softmax(x)),   beta = sigmoid(A_local - A_global)
+    server:    body: x <- mean_k y_k;   masked layers: x <- x - eta_s B({u_k}),
+               B the fixed point of p <- sum_k a_k p_k, a = softmax(log lambda_k - W1(p, u_k) / epsilon)
+               and u_k the gradient of client k's cross-entropy at y_k
+
+Differences from the paper: the equations leave several things open, and the public code (15 months older than the
+journal version) decides some of them differently; docs/algorithms.md lists them. `preset: paper` follows Algorithm 1 in
+a numerically stable form; `published` follows the public code's arithmetic, where the adaptive loss is one half of the
+cross-entropy and the barycenter mostly underflows to zero; `consistent` subtracts displacements instead of gradients,
+so that both parts of the server move in the same units. `frozen_head` and `mean` are controls.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from feddual import aggregation, barycenter, masks
+from feddual._lazy import tf
+from feddual.algorithms._base import (
+    Algorithm,
+    Batch,
+    ClientContext,
+    ClientResult,
+    Outputs,
+    ServerState,
+    Slots,
+    Trained,
+)
+from feddual.schema import Section
+from feddual.weights import Entry, Layout, update
+
+Method: Any = Literal[tuple(barycenter.METHODS)]
+
+
+class FedDUAL(Algorithm):
+    """An adaptive loss at the clients, a barycenter of the last layers at the server."""
+
+    class Params(Section):
+        """Keys of the `algorithm` section."""
+
+        adaptive: bool = Field(True, description="the adaptive loss; off, clients train on cross-entropy")
+        beta_mode: Literal["per_epoch", "running", "per_step", "previous_participation", "fixed_half"] = Field(
+            "per_epoch",
+            description="A_local: from a pass over the data at each epoch's start, the previous epoch's own batches, "
+            "the step's batch, the last participation; fixed_half: beta = 0.5",
+        )
+        beta_scale: float = Field(1.0, ge=0, description="s in sigmoid(s (A_local - A_global)); 100 for percent")
+        divergence: Literal["kl", "reverse_kl", "l2", "logits", "none"] = Field(
+            "kl", description="of softmax-ed weights, of outputs (logits), or half the mean squared difference (l2)"
+        )
+        kl_scale: float = Field(1.0, ge=0, description="factor of the divergence")
+        kl_scale_unit: Literal["one", "num_params"] = Field(
+            "one", description="num_params: times the number of weights"
+        )
+        temperature: float = Field(1.0, gt=0, description="of the softmax over weights")
+
+        dynamic: bool = Field(True, description="the barycenter; off, all layers are averaged")
+        mask: str = Field("last_layers:2", description="layers the barycenter applies to; see `feddual.masks`")
+        update_source: Literal[
+            "grad_end_mean", "grad_end_sum", "grad_start_mean", "pseudo", "pseudo_per_step", "weights"
+        ] = Field("grad_end_mean", description="what clients send for these layers; docs/algorithms.md")
+        granularity: Literal["tensor", "layer", "neuron"] = Field("tensor", description="one barycenter for each")
+        barycenter: Method = Field("gibbs", description="the method; see `feddual.barycenter`")
+        epsilon: float = Field(1e-5, gt=0, description="of gibbs, published and sinkhorn")
+        epsilon_relative: bool = Field(False, description="in units of the median distance to the mean (gibbs)")
+        iterations: int = Field(150, ge=1, description="at most (gibbs, published)")
+        tol: float = Field(1e-6, ge=0, description="relative change at which gibbs stops")
+        distance: Literal["w1", "w2", "l2"] = Field("w1", description="of gibbs; l2 goes by coordinate")
+        sinkhorn_method: Literal["sinkhorn_log", "sinkhorn_stabilized", "debiased", "lp"] = "sinkhorn_log"
+        server_lr: float = Field(1.0, ge=0, description="eta_s")
+        match_norm: bool = Field(False, description="scale the step to the clients' mean displacement of the tensor")
+
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {},
+        "published": {
+            "beta_mode": "fixed_half", "divergence": "none", "mask": "last_tensors:2",
+            "update_source": "grad_end_sum", "barycenter": "published", "iterations": 1000,
+        },
+        "consistent": {
+            "mask": "last_tensors:2", "update_source": "pseudo", "epsilon": 0.5, "epsilon_relative": True,
+            "kl_scale": 0.1, "kl_scale_unit": "num_params",
+        },
+        "frozen_head": {"barycenter": "zero"},
+        "mean": {"barycenter": "mean"},
+    }  # fmt: skip
+    default_preset = "paper"
+    communication_text = "model / model + masked layers"
+
+    def entries(self, layout: Layout) -> tuple[Entry, ...]:
+        """The tensors the barycenter applies to."""
+        return masks.select(layout, self.params.mask) if self.params.dynamic else ()
+
+    # --- client: the adaptive loss
+
+    def init_client(self, layout: Layout, weights: np.ndarray) -> Slots:
+        if self.params.beta_mode != "previous_participation":
+            return {}
+        return {"accuracy": np.full(1, np.nan, np.float32)}
+
+    def before_training(self, ctx: ClientContext) -> dict[str, Any]:
+        if not self.params.adaptive:
+            return {}
+        before: dict[str, Any] = {}
+        if self.params.beta_mode != "fixed_half" or self.params.divergence == "logits":
+            outputs = ctx.forward_all(ctx.global_weights)
+            before["accuracy"] = _accuracy(outputs.logits, ctx)
+            before["logits"] = outputs.logits
+        if self.params.divergence in ("kl", "reverse_kl"):
+            trainable = ctx.global_weights[: ctx.layout.num_trainable]
+            before["log_q"] = tf.nn.log_softmax(trainable / self.params.temperature)
+        return before
+
+    def start_epoch(self, ctx: ClientContext, epoch: Any, weights: Any, accuracy: Any) -> dict[str, Any]:
+        mode = self.params.beta_mode
+        if not self.params.adaptive or mode == "per_step":
+            return {}
+        half = tf.constant(0.5, weights.dtype)
+        if mode == "fixed_half":
+            return {"beta": half}
+        if mode == "previous_participation":
+            last = ctx.client["accuracy"][0]
+            return {"beta": tf.where(tf.math.is_nan(last), half, self._beta(ctx, last))}
+        if mode == "running":
+            return {"beta": tf.where(epoch > 0, self._beta(ctx, accuracy), half)}
+        later = lambda: self._beta(ctx, _accuracy(ctx.forward_all(weights).logits, ctx))  # noqa: E731
+        return {"beta": tf.cond(epoch > 0, later, lambda: half)}  # in the first epoch both accuracies are the same
+
+    def _beta(self, ctx: ClientContext, accuracy: Any) -> Any:
+        return tf.sigmoid(self.params.beta_scale * (accuracy - ctx.before["accuracy"]))
+
+    def loss_term(self, ctx: ClientContext, weights: Any, batch: Batch, outputs: Outputs, cross_entropy: Any) -> Any:
+        if not self.params.adaptive:
+            return cross_entropy
+        if self.params.beta_mode == "per_step":
+            hits = tf.equal(tf.argmax(outputs.logits, 1, tf.int32), batch.y)
+            beta = tf.stop_gradient(self._beta(ctx, tf.reduce_sum(tf.where(hits, batch.weights, 0.0))))
+        else:
+            beta = ctx.epoch["beta"]
+        scale = self.params.kl_scale * (ctx.layout.num_trainable if self.params.kl_scale_unit == "num_params" else 1)
+        return (1 - beta) * cross_entropy + beta * scale * self._divergence(ctx, weights, batch, outputs)
+
+    def _divergence(self, ctx: ClientContext, weights: Any, batch: Batch, outputs: Outputs) -> Any:
+        kind = self.params.divergence
+        if kind == "none":
+            return tf.zeros([], weights.dtype)
+        if kind == "l2":
+            return tf.reduce_mean(tf.square(weights - ctx.global_weights[: ctx.layout.num_trainable])) / 2
+        if kind == "logits":
+            log_p = tf.nn.log_softmax(outputs.logits)
+            log_q = tf.nn.log_softmax(tf.gather(ctx.before["logits"], batch.indices))
+            return tf.reduce_sum(batch.weights * tf.reduce_sum(tf.exp(log_p) * (log_p - log_q), 1))
+        log_p, log_q = tf.nn.log_softmax(weights / self.params.temperature), ctx.before["log_q"]
+        if kind == "reverse_kl":
+            log_p, log_q = log_q, log_p
+        return tf.reduce_sum(tf.exp(log_p) * (log_p - log_q))
+
+    # --- client: what it sends for the masked layers
+
+    def after_training(self, ctx: ClientContext, weights: Any) -> dict[str, Any]:
+        entries = self.entries(ctx.layout)
+        if not entries or not self.params.update_source.startswith("grad"):
+            return {}
+        where = ctx.global_weights if self.params.update_source == "grad_start_mean" else weights
+        return {"gradient": ctx.gradient(where, entries)}
+
+    def finish_client(self, ctx: ClientContext, trained: Trained) -> tuple[Slots, Slots]:
+        slots = ctx.client
+        if slots and len(trained.epoch_accuracy):
+            slots = {"accuracy": trained.epoch_accuracy[-1:].astype(np.float32)}
+        where = masks.indices(self.entries(ctx.layout))
+        if not len(where):
+            return {}, slots
+        moved = -update(trained.weights, ctx.global_weights)[where]
+        sources: dict[str, Callable[[], Any]] = {
+            "grad_end_mean": lambda: trained.extras["gradient"],
+            "grad_start_mean": lambda: trained.extras["gradient"],
+            "grad_end_sum": lambda: trained.extras["gradient"] * len(ctx.y),
+            "pseudo": lambda: moved,
+            "pseudo_per_step": lambda: moved / (self.training.learning_rate * max(trained.steps, 1)),
+            "weights": lambda: trained.weights[where],
+        }
+        return {"source": np.asarray(sources[self.params.update_source](), np.float32)}, slots
+
+    # --- server
+
+    def accumulate(self, acc: Any, result: ClientResult, server: ServerState) -> Any:
+        models, clients = acc or (None, [])
+        weight = self.client_weight(result)
+        models = aggregation.add(models, result.weights, weight)
+        if "source" not in result.payload:
+            return models, clients
+        displacement = update(result.weights, server.weights) if self.params.match_norm else None
+        return models, [*clients, (weight, result.payload["source"], displacement)]
+
+    def finish(
+        self, server: ServerState, acc: Any, layout: Layout, num_clients: int
+    ) -> tuple[ServerState, dict[str, Any]]:
+        models, clients = acc
+        weights = (models.total / models.weight).astype(np.float32)
+        if not clients:
+            return replace(server, weights=weights), {}
+        shares = np.array([weight for weight, _, _ in clients])
+        shares /= shares.sum()
+        sources = np.stack([source for _, source, _ in clients])
+        facts: dict[str, Any] = {}
+        position = 0
+        where = masks.indices(self.entries(layout))
+        for name, groups in self._groups(layout).items():
+            found = []
+            for group in groups:
+                local = position + group
+                bar = self._barycenter(sources[:, local], shares)
+                found.append(barycenter.facts(bar))
+                place = where[local]
+                if self.params.update_source == "weights":
+                    weights[place] = bar.vector
+                    continue
+                step = self.params.server_lr * bar.vector
+                if self.params.match_norm and np.linalg.norm(bar.vector) > 0:
+                    wanted = np.mean([np.linalg.norm(moved[place]) for _, _, moved in clients])
+                    step *= wanted / np.linalg.norm(bar.vector)
+                weights[place] = server.weights[place] - step
+            position += sum(len(group) for group in groups)
+            facts[name] = found[0] if len(found) == 1 else _summary(found)
+        return replace(server, weights=weights), {"barycenter": facts}
+
+    def _groups(self, layout: Layout) -> dict[str, list[np.ndarray]]:
+        """For each tensor or layer of the mask, the positions within it that share a barycenter."""
+        entries = self.entries(layout)
+        if self.params.granularity == "layer":
+            sizes: dict[str, int] = {}
+            for entry in entries:
+                sizes[entry.layer] = sizes.get(entry.layer, 0) + entry.stop - entry.start
+            return {layer: [np.arange(size)] for layer, size in sizes.items()}
+        groups = {}
+        for entry in entries:
+            places = np.arange(entry.stop - entry.start)
+            neurons = self.params.granularity == "neuron" and len(entry.shape) > 1
+            groups[entry.path] = list(places.reshape(-1, entry.shape[-1]).T) if neurons else [places]
+        return groups
+
+    def _barycenter(self, vectors: np.ndarray, shares: np.ndarray) -> barycenter.Barycenter:
+        params = self.params
+        if params.barycenter == "gibbs":
+            return barycenter.gibbs(
+                vectors, shares, params.epsilon, params.epsilon_relative, params.iterations, params.tol, params.distance
+            )
+        if params.barycenter == "published":
+            return barycenter.published(vectors, shares, params.epsilon, params.iterations)
+        if params.barycenter == "sinkhorn":
+            return barycenter.sinkhorn(vectors, shares, params.epsilon, method=params.sinkhorn_method)
+        return barycenter.METHODS[params.barycenter](vectors, shares)
+
+    def communication(self, layout: Layout) -> tuple[int, int]:
+        extra = len(masks.indices(self.entries(layout))) if self.params.update_source.startswith("grad") else 0
+        return layout.size, layout.size + extra
+
+    @classmethod
+    def fedavg_case(cls) -> dict[str, Any] | str:
+        return {"algorithm.adaptive": False, "algorithm.dynamic": False}
+
+
+def _accuracy(logits: Any, ctx: ClientContext) -> Any:
+    """Share of the client's data answered rightly; padding does not count."""
+    real = tf.range(tf.shape(ctx.y)[0]) < ctx.num_examples
+    hits = tf.logical_and(real, tf.equal(tf.argmax(logits, 1, tf.int32), ctx.y))
+    return tf.reduce_sum(tf.cast(hits, logits.dtype)) / tf.cast(ctx.num_examples, logits.dtype)
+
+
+def _summary(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Means over the barycenters of a tensor's neurons."""
+    numbers = [key for key, value in found[0].items() if not isinstance(value, list)]
+    return {key: float(np.mean([facts[key] for facts in found])) for key in numbers}

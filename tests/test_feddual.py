@@ -1,0 +1,282 @@
+"""FedDUAL's loss and aggregation, against numpy twins and its own limits."""
+
+import numpy as np
+import pytest
+
+from feddual import api, barycenter, config
+from feddual.engine import worker_view
+from feddual.local_training import ClientTask
+from feddual.workbench import train_client, workbench
+from tests import reference
+from tests.helpers import tiny
+from tests.test_algorithms import SGD
+
+
+def feddual(**overrides):
+    if overrides.get("model__hidden") == []:  # softmax regression has one layer only
+        overrides.setdefault("algorithm__mask", "output")
+    return tiny(algorithm__name="feddual", **overrides)
+
+
+def weights_of(run, round_index=None):
+    return np.concatenate([value.ravel() for value in run.weights(round_index).values()])
+
+
+def softmax(v):
+    e = np.exp(v - v.max())
+    return e / e.sum()
+
+
+def divergence_gradient(kind, w, g):
+    """By hand: d KL(p||q) / dw = p (log p - log q - KL);  d KL(q||p) / dw = p - q;  l2: (w - g) / n."""
+    p, q = softmax(w), softmax(g)
+    if kind == "kl":
+        return p * (np.log(p / q) - np.sum(p * np.log(p / q)))
+    return p - q if kind == "reverse_kl" else (w - g) / len(w)
+
+
+@pytest.mark.parametrize("kind", ["kl", "reverse_kl", "l2"])
+def test_the_gradient_of_the_adaptive_loss(kind):
+    """One full batch at standing weights away from the global ones, beta = 0.5, divergence scaled up to be visible."""
+    asked = feddual(
+        algorithm__divergence=kind,
+        algorithm__beta_mode="fixed_half",
+        algorithm__kl_scale=500.0,
+        **{**SGD, "training__learning_rate": 1e-12},
+        training__local_epochs=1,
+        training__batch_size=500,
+    )
+    bench = workbench(worker_view(asked))
+    x, y = bench.federation.client(0)
+    glob = bench.initial_weights()
+    start = (glob + 0.5 * np.random.default_rng(0).normal(size=glob.shape)).astype(np.float32)
+    bench.algorithm.start_weights = lambda layout, weights, client: start
+    try:
+        _, trained = bench.training.train(ClientTask("", 1, 0, glob), x, y, 0)
+    finally:
+        del bench.algorithm.start_weights
+    w, g = start.astype(np.float64), glob.astype(np.float64)
+    plain = reference.mlp_loss_and_gradient(w, x.astype(np.float64), y, [6, 4])[1]
+    extra = 500 * divergence_gradient(kind, w, g)
+    assert np.linalg.norm(extra) > 0.5
+    np.testing.assert_allclose(trained.gradient_sum, 0.5 * plain + 0.5 * extra, rtol=1e-4, atol=1e-5)
+
+
+def test_kl_is_half_the_variance_of_small_displacements_and_ignores_shifts():
+    rng = np.random.default_rng(0)
+    w = rng.normal(size=20000) * 0.05
+    delta = 0.01 * rng.normal(size=20000)
+    kl = np.sum(softmax(w + delta) * np.log(softmax(w + delta) / softmax(w)))
+    q = softmax(w)
+    variance = np.sum(q * delta**2) - np.sum(q * delta) ** 2
+    assert kl == pytest.approx(variance / 2, rel=0.02)
+    np.testing.assert_allclose(divergence_gradient("kl", w + 0.3, w), 0, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["per_epoch", "running", "per_step", "previous_participation", "fixed_half"])
+def test_beta_in_the_first_epoch_and_its_range(mode):
+    """beta = 0.5 in epoch one, where local and global accuracy agree; always within [sigmoid(-1), sigmoid(1)]."""
+    asked = feddual(
+        algorithm__beta_mode=mode,
+        training__local_epochs=1,
+        **SGD,
+        training__batch_size=500,
+        algorithm__divergence="none",
+    )
+    bench = workbench(worker_view(asked))
+    x, y = bench.federation.client(0)
+    glob = bench.initial_weights()
+    slots = bench.algorithm.init_client(bench.network.layout, glob)
+    _, trained = bench.training.train(ClientTask("", 1, 0, glob, {}, slots), x, y, 0)
+    plain = reference.mlp_loss_and_gradient(glob.astype(np.float64), x.astype(np.float64), y, [6, 4])[1]
+    np.testing.assert_allclose(trained.gradient_sum, 0.5 * plain, rtol=1e-4, atol=1e-6)
+
+
+def test_beta_follows_the_accuracies():
+    """Epoch two of a client that has learned: beta = sigmoid(A_local - A_global), so the loss shrinks by 1 - beta."""
+    asked = feddual(
+        algorithm__beta_mode="per_epoch",
+        training__local_epochs=2,
+        **{**SGD, "training__learning_rate": 2.0},
+        training__batch_size=500,
+        algorithm__divergence="none",
+    )
+    bench = workbench(worker_view(asked))
+    x, y = bench.federation.client(0)
+    glob = bench.initial_weights()
+    _, trained = bench.training.train(ClientTask("", 1, 0, glob), x, y, 0)
+    x64 = x.astype(np.float64)
+
+    def accuracy(w):
+        return np.mean((x64 @ w[:24].reshape(6, 4) + w[24:]).argmax(1) == y)
+
+    first = reference.mlp_loss_and_gradient(glob.astype(np.float64), x64, y, [6, 4])[1]
+    middle = glob - 2.0 * 0.5 * first
+    beta = 1 / (1 + np.exp(-(accuracy(middle) - accuracy(glob))))
+    assert beta > 0.55
+    second = reference.mlp_loss_and_gradient(middle, x64, y, [6, 4])[1]
+    np.testing.assert_allclose(trained.gradient_sum, 0.5 * first + (1 - beta) * second, rtol=1e-3, atol=1e-5)
+
+
+def test_published_clients_train_as_fedavgs_under_adam():
+    """Half the loss changes nothing but Adam's tiny epsilon."""
+    results = []
+    for asked in (feddual(algorithm__preset="published"), tiny()):
+        bench = workbench(worker_view(asked))
+        results.append(train_client(ClientTask(worker_view(asked), 1, 0, bench.initial_weights())).weights)
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "source", ["grad_end_mean", "grad_end_sum", "grad_start_mean", "pseudo", "pseudo_per_step", "weights"]
+)
+def test_what_clients_send(source):
+    """Against the full gradient or displacement by hand; the gradient reaches the masked layers only."""
+    asked = feddual(
+        algorithm__update_source=source,
+        algorithm__mask="output",
+        algorithm__adaptive=False,
+        training__optimizer="sgd",
+        training__learning_rate=0.1,
+    )
+    bench = workbench(worker_view(asked))
+    x, y = bench.federation.client(0)
+    glob = bench.initial_weights()
+    result, trained = bench.training.train(ClientTask("", 1, 0, glob), x, y, 0)
+    where = np.arange(56, 92)  # output kernel and bias behind 6*8 + 8
+
+    def full(w):
+        return reference.mlp_loss_and_gradient(w.astype(np.float64), x.astype(np.float64), y, [6, 8, 4])[1][where]
+
+    expected = {
+        "grad_end_mean": lambda: full(trained.weights),
+        "grad_end_sum": lambda: full(trained.weights) * len(y),
+        "grad_start_mean": lambda: full(glob),
+        "pseudo": lambda: (glob - trained.weights)[where],
+        "pseudo_per_step": lambda: (glob - trained.weights)[where] / (0.1 * trained.steps),
+        "weights": lambda: trained.weights[where],
+    }[source]()
+    np.testing.assert_allclose(result.payload["source"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_backward_pass_ends_at_the_masked_layers():
+    """In the traced graph no gradient operation belongs to a layer before the mask."""
+    from feddual._lazy import tf
+
+    bench = workbench(
+        worker_view(
+            feddual(
+                algorithm__mask="output",
+                algorithm__adaptive=False,
+                dataset__shape=[28, 28, 1],
+                model__name="lenet5",
+                runtime__accelerate=False,
+            )
+        )
+    )
+    training, layout = bench.training, bench.network.layout
+    entries = bench.algorithm.entries(layout)
+    graph = tf.function(
+        lambda w, x, y: training._gradient(w, x, y, tf.shape(y)[0], entries),
+        autograph=False,
+        input_signature=[
+            tf.TensorSpec([layout.size]),
+            tf.TensorSpec([None, 28, 28, 1]),
+            tf.TensorSpec([None], tf.int32),
+        ],
+    ).get_concrete_function()
+    names = [node.op for function in graph.graph.as_graph_def().library.function for node in function.node_def]
+    assert "Conv2D" in names
+    assert not [name for name in names if "Backprop" in name or "AvgPoolGrad" in name or "ReluGrad" in name]
+
+
+def test_with_pseudo_gradients_and_a_large_epsilon_it_is_fedavg(tmp_path):
+    case = {
+        "algorithm__adaptive": False,
+        "algorithm__update_source": "pseudo",
+        "algorithm__epsilon": 1e12,
+        "algorithm__mask": "all",
+    }
+    a = api.run(feddual(**case), out=tmp_path / "a", progress=False)
+    b = api.run(tiny(), out=tmp_path / "b", progress=False)
+    np.testing.assert_allclose(weights_of(a), weights_of(b), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("granularity", ["tensor", "layer", "neuron"])
+@pytest.mark.parametrize("method", ["gibbs", "quantile_w2", "quantile_w1", "geometric_median"])
+def test_the_server_takes_a_barycenter_of_the_masked_layers_and_the_mean_of_the_rest(granularity, method, tmp_path):
+    asked = feddual(
+        algorithm__granularity=granularity,
+        algorithm__barycenter=method,
+        algorithm__mask="output",
+        algorithm__epsilon=0.05,
+        algorithm__server_lr=0.5,
+        training__rounds=1,
+        checkpoint__rounds=[0],
+    )
+    done = api.run(asked, out=tmp_path / "a", progress=False)
+    bench = workbench(worker_view(asked))
+    glob = bench.initial_weights()
+    results = [train_client(ClientTask(worker_view(asked), 1, int(c), glob)) for c in done.clients["client"]]
+    sources = np.stack([result.payload["source"] for result in results])
+    kernel, bias = np.arange(32).reshape(8, 4), np.arange(32, 36)
+    groups = {"tensor": [kernel.ravel(), bias], "layer": [np.arange(36)], "neuron": [*kernel.T, bias]}[granularity]
+    expected = np.mean([result.weights for result in results], axis=0)
+    for group in groups:
+        extra = {"epsilon": 0.05} if method == "gibbs" else {}
+        bar = barycenter.METHODS[method](sources[:, group], np.full(3, 1 / 3), **extra).vector
+        expected[56 + group] = glob[56 + group] - 0.5 * bar
+    np.testing.assert_allclose(weights_of(done), expected, rtol=1e-5, atol=1e-6)
+    facts = done.metrics["barycenter"].iloc[0]
+    assert {"iterations", "residual", "effective_clients", "from_mean"} <= set(next(iter(facts.values())))
+
+
+def test_match_norm_gives_the_step_the_clients_displacement(tmp_path):
+    asked = feddual(
+        algorithm__match_norm=True, algorithm__mask="output/kernel", training__rounds=1, checkpoint__rounds=[0]
+    )
+    done = api.run(asked, out=tmp_path / "a", progress=False)
+    glob = workbench(worker_view(asked)).initial_weights()
+    moved = [
+        train_client(ClientTask(worker_view(asked), 1, int(c), glob)).weights - glob for c in done.clients["client"]
+    ]
+    wanted = np.mean([np.linalg.norm(m[56:88]) for m in moved])
+    assert np.linalg.norm((weights_of(done, 1) - weights_of(done, 0))[56:88]) == pytest.approx(wanted, rel=1e-4)
+
+
+def test_controls_and_the_published_preset(tmp_path):
+    """A frozen head stays; at ordinary gradient scales the published arithmetic leaves it where it was, too."""
+    for preset, mask in (("frozen_head", slice(0, 92)), ("published", slice(56, 92))):
+        asked = feddual(algorithm__preset=preset, checkpoint__rounds=[0])
+        done = api.run(asked, out=tmp_path / preset, progress=False)
+        head = slice(0, 92) if preset == "frozen_head" else mask  # last_layers:2 is the whole of this network
+        assert np.abs((weights_of(done, 3) - weights_of(done, 0))[head]).max() < 2e-3
+    mean = api.run(
+        feddual(algorithm__preset="mean", algorithm__update_source="pseudo", algorithm__adaptive=False),
+        out=tmp_path / "mean",
+        progress=False,
+    )
+    fedavg = api.run(tiny(), out=tmp_path / "fedavg", progress=False)
+    np.testing.assert_allclose(weights_of(mean), weights_of(fedavg), rtol=1e-5, atol=1e-6)
+
+
+def test_presets_and_precedence():
+    paper = config.resolve("paper-fmnist").algorithm
+    assert (paper.name, paper.preset, paper.mask, paper.epsilon, paper.update_source) == (
+        "feddual",
+        "paper",
+        "last_layers:2",
+        1e-5,
+        "grad_end_mean",
+    )
+    published = config.resolve("published-fmnist")
+    assert (published.algorithm.preset, published.algorithm.iterations, published.training.batch_size) == (
+        "published",
+        1000,
+        10,
+    )
+    assert published.dataset.preprocess == "raw"
+    mixed = config.resolve("published-fmnist", {"algorithm.epsilon": 0.1})
+    assert (mixed.algorithm.epsilon, mixed.algorithm.mask) == (0.1, "last_tensors:2")
+    other = config.resolve("published-fmnist", {"algorithm.name": "fedavg"})
+    assert other.algorithm.preset is None
