@@ -31,10 +31,14 @@ class Barycenter:
 
 def sorted_distances(p: np.ndarray, sorted_rows: np.ndarray, order: int = 1) -> np.ndarray:
     """The 1-D Wasserstein distance from the values of `p` to those of each row, whose values are sorted already."""
-    gap = np.abs(sorted_rows - np.sort(p))
+    return _distances(np.sort(p), sorted_rows, order)
+
+
+def _distances(p: np.ndarray, rows: np.ndarray, order: int) -> np.ndarray:
+    """The mean, or root mean square, difference of each row to `p`; row by row, so that no copy of all is made."""
     if order == 1:
-        return gap.mean(1, dtype=np.float64)
-    return np.sqrt(np.square(gap).mean(1, dtype=np.float64))
+        return np.array([np.abs(row - p).mean() for row in rows])
+    return np.sqrt([np.square(row - p).mean() for row in rows])
 
 
 def gibbs(
@@ -68,7 +72,7 @@ def gibbs(
 
     def measure(p: np.ndarray) -> np.ndarray:
         if distance == "l2":
-            return np.sqrt(np.square(rows - p).mean(1, dtype=np.float64))
+            return _distances(p, rows, 2)
         return sorted_distances(p, rows, 1 if distance == "w1" else 2)
 
     p = mean if start is None else start
@@ -83,7 +87,7 @@ def gibbs(
         exponents = logs - measure(p) / epsilon
         share = np.exp(exponents - exponents.max())
         share /= share.sum()
-        moved = (1 - theta) * p + theta * (share @ vectors)
+        moved = (1 - theta) * p + theta * _mean(vectors, share)
         change = float(np.linalg.norm(moved - p))
         residual = change / (float(np.linalg.norm(p)) or 1.0)
         if residual > tol and np.linalg.norm(moved - before) < 1e-3 * change:
@@ -205,7 +209,10 @@ def sinkhorn(
 
 
 def _mean(vectors: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    return np.asarray(weights, np.float64) @ vectors
+    total = np.zeros(vectors.shape[1])
+    for weight, vector in zip(weights, vectors, strict=True):
+        total += np.float64(weight) * vector
+    return total
 
 
 def _by_rank(values: np.ndarray, vectors: np.ndarray, weights: np.ndarray, order: int) -> Barycenter:

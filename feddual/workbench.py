@@ -86,7 +86,7 @@ class _Uncompared:
         return 0
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=4)
 def _workbenches(experiment_json: str, progress: _Uncompared) -> Workbench:
     experiment = config.resolve(json.loads(experiment_json))
     runtime = experiment.runtime

@@ -1,0 +1,45 @@
+"""FedDUAL's whole round against FedAvg's, in alternating rounds of one process.
+
+python benchmarks/algorithm.py
+"""
+
+import tempfile
+from pathlib import Path
+
+from _common import report, say
+
+from feddual import api, config
+
+CONTESTANTS = {
+    "fedavg": {"algorithm.name": "fedavg"},
+    "running": {"algorithm.beta_mode": "running"},
+    "per_epoch": {"algorithm.beta_mode": "per_epoch"},
+}
+
+
+def main() -> None:
+    """Take turns, a round each; the fastest round after the first counts, with its evaluation."""
+    with tempfile.TemporaryDirectory() as folder:
+        runs = {}
+        for name, overrides in CONTESTANTS.items():
+            experiment = config.resolve("quickstart", {
+                "algorithm.name": "feddual", "partition.name": "iid", "partition.num_clients": 10,
+                "training.rounds": 9, **overrides,
+            })  # fmt: skip
+            runs[name] = api.rounds(experiment, out=Path(folder) / name)
+        seconds: dict[str, list[float]] = {name: [] for name in runs}
+        for _ in range(9):
+            for name, rounds in runs.items():
+                seconds[name].append(next(rounds).timings["seconds"])
+            say("  ".join(f"{name} {values[-1]:.2f} s" for name, values in seconds.items()))
+        for rounds in runs.values():
+            rounds.close()
+    best = {name: min(values[1:]) for name, values in seconds.items()}
+    report("algorithm", {
+        "seconds_per_round": {name: round(value, 4) for name, value in best.items()},
+        "ratios": {name: round(best[name] / best["fedavg"], 3) for name in ("running", "per_epoch")},
+    })  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
