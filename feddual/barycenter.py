@@ -208,6 +208,37 @@ def sinkhorn(
     return _by_rank(values, vectors, weights, order=2)
 
 
+def free_support(vectors: np.ndarray, weights: np.ndarray, shape: tuple[int, ...] = ()) -> Barycenter:
+    """The free-support barycenter of units, through POT: each client's layer is a cloud of points to be matched.
+
+    A kernel (inputs, outputs) is a cloud of its input units, each a point of outgoing weights, so that outputs keep
+    their meaning; a convolution's kernel is taken in the same way. Points start from the client nearest to the mean and
+    keep its order: the mean itself merges units that clients hold in another order. A bias is averaged.
+
+    Args:
+        vectors: Shape (clients, values).
+        weights: Of the clients.
+        shape: Of the tensor.
+    """
+    if len(shape) < 2:
+        return mean(vectors, weights)
+    os.environ.setdefault("POT_BACKEND_DISABLE_TENSORFLOW", "1")
+    import ot
+
+    clouds = [row.reshape(-1, shape[-1]).astype(np.float64) for row in vectors]
+    count = len(clouds[0])
+    centre = _mean(vectors, weights)
+    even = np.full(count, 1 / count)
+    nearest = int(np.argmin(_distances(centre, vectors, 2)))
+    points, log = ot.lp.free_support_barycenter(
+        clouds, [even] * len(clouds), clouds[nearest], even, np.asarray(weights, np.float64),
+        numItermax=100, stopThr=1e-10, log=True,
+    )  # fmt: skip
+    distances = np.sqrt([ot.emd2(even, even, ot.dist(points, cloud)) for cloud in clouds])
+    steps = len(log["displacement_square_norms"])
+    return _result(points.ravel(), steps, 0.0, np.asarray(weights), distances, centre)
+
+
 def _mean(vectors: np.ndarray, weights: np.ndarray) -> np.ndarray:
     total = np.zeros(vectors.shape[1])
     for weight, vector in zip(weights, vectors, strict=True):
@@ -242,6 +273,7 @@ METHODS: dict[str, Callable[..., Barycenter]] = {
     "quantile_w1": quantile_w1,
     "geometric_median": geometric_median,
     "sinkhorn": sinkhorn,
+    "free_support": free_support,
     "mean": mean,
     "zero": zero,
 }

@@ -226,9 +226,9 @@ def algorithms(
     if as_json:
         print(json.dumps(rows))
         return
-    table = Table("name", "paper", "parameters (default)", "down / up")
+    table = Table("name", "paper", "parameters (default)", "down / up", "kept between rounds")
     for row in rows:
-        table.add_row(row["name"], row["paper"], row["parameters_text"] or "–", row["communication"])
+        table.add_row(row["name"], row["paper"], row["parameters_text"] or "–", row["communication"], row["memory"])
     _show(table)
 
 

@@ -80,12 +80,14 @@ def algorithm(name: str) -> dict[str, Any]:
         "parameters_text": ", ".join(f"{key} ({default})" for key, default in fields.items()),
         "presets": cls.presets,
         "communication": cls.communication_text,
+        "memory": cls.memory_text,
     }
 
 
 def algorithm_text(facts: dict[str, Any]) -> str:
     """One algorithm in full."""
     lines = [facts["name"], "", facts["doc"], "", f"Communication, down / up: {facts['communication']}"]
+    lines.append(f"Kept between rounds: {facts['memory']}")
     if facts["parameters"]:
         lines += ["", "Parameters (--set algorithm.KEY=VALUE):"]
         lines += [f"  {key} = {value['default']}  {value['meaning']}" for key, value in facts["parameters"].items()]

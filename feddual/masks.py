@@ -1,12 +1,11 @@
 r"""Which tensors of a model a rule applies to, written as text.
 
-all | none
-last_layers:2       the tensors of the last two layers that have weights
-first_layers:1      ... of the first one
-last_tensors:2      the last two tensors (kernel and bias of the output layer)
-random_layers:2     ... of two layers drawn with a fixed seed
-output,dense2       layers or tensors ("output/kernel") by name
-re:conv\\d           tensors whose path matches a regular expression
+* `all`, `none`
+* `last_layers:2`: the tensors of the last two layers that have weights; `first:1`: of the first one;
+  `random:2`: of two layers drawn with a fixed seed
+* `last_tensors:2`: the last two tensors, kernel and bias of the output layer
+* `output,dense2`: layers, or tensors such as `output/kernel`, by name
+* `re:conv\d`: tensors whose path matches a regular expression
 """
 
 import re
@@ -17,7 +16,7 @@ import numpy as np
 from feddual.errors import UserError
 from feddual.weights import Entry, Layout
 
-COUNTED = ("last_layers", "first_layers", "random_layers", "last_tensors")
+COUNTED = ("last_layers", "last_tensors", "first", "random")
 
 
 def select(layout: Layout, mask: str, field: str = "algorithm.mask") -> tuple[Entry, ...]:
@@ -41,8 +40,8 @@ def select(layout: Layout, mask: str, field: str = "algorithm.mask") -> tuple[En
             return tuple(trainable[len(trainable) - count :])
         picked = {
             "last_layers": layers[len(layers) - count :],
-            "first_layers": layers[:count],
-            "random_layers": np.random.default_rng(0).permutation(layers)[:count].tolist(),
+            "first": layers[:count],
+            "random": np.random.default_rng(0).permutation(layers)[:count].tolist(),
         }[kind]
         return tuple(entry for entry in trainable if entry.layer in picked)
     names = [name.strip() for name in mask.split(",")]

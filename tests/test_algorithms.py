@@ -410,12 +410,12 @@ def test_masks():
     layout = workbench(worker_view(tiny(model__hidden=[8, 5]))).network.layout
     paths = lambda mask: [entry.path for entry in masks.select(layout, mask)]  # noqa: E731
     assert paths("last_layers:1") == paths("output") == paths("last_tensors:2") == ["output/kernel", "output/bias"]
-    assert paths("first_layers:1") == ["dense1/kernel", "dense1/bias"]
+    assert paths("first:1") == ["dense1/kernel", "dense1/bias"]
     assert paths("all") == [entry.path for entry in layout.entries]
     assert paths("none") == []
     assert paths("re:bias$") == ["dense1/bias", "dense2/bias", "output/bias"]
     assert paths("dense2/kernel,output") == ["dense2/kernel", "output/kernel", "output/bias"]
-    assert len(paths("random_layers:2")) == 4
+    assert len(paths("random:2")) == 4
     for mask, message in {
         "last_layers:9": "from 1 to 3",
         "last_layers:two": "needs a number",

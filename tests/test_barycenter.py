@@ -37,7 +37,7 @@ def test_the_sorted_distance_is_scipys(seed, size):
     np.testing.assert_allclose(barycenter.sorted_distances(p, np.sort(rows, 1)), expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("method", sorted(set(barycenter.METHODS) - {"zero", "published"}))
+@pytest.mark.parametrize("method", sorted(set(barycenter.METHODS) - {"zero", "published", "free_support"}))
 def test_obvious_cases(method):
     """One client is its own barycenter; equal clients give themselves."""
     row = vectors()[:1]
@@ -182,3 +182,19 @@ def test_the_grid_barycenter_is_the_quantile_barycenter_within_its_bins(method):
     blur = {"sinkhorn_log": 3.0, "sinkhorn_stabilized": 3.0, "debiased": 1.5, "lp": 1.0}[method]  # entropy widens
     assert np.abs(np.sort(found.vector) - np.sort(exact.vector)).mean() <= blur * width
     assert found.from_mean >= 0.1 * np.linalg.norm(rows.mean(0))
+
+
+def test_free_support_matches_units_before_it_averages():
+    """Two clients with the same units in another order, one of them shifted: matched, they meet in the middle."""
+    rng = np.random.default_rng(0)
+    units = 5 * rng.normal(size=(6, 3))
+    order = np.array([0, 1, 2, 4, 3, 5])  # few enough swaps that the mean still tells who is who
+    rows = np.stack([units.ravel(), (units[order] + 0.2).ravel()])
+    found = barycenter.free_support(rows, np.full(2, 0.5), (6, 3))
+    points = found.vector.reshape(6, 3)
+    for unit in units + 0.1:
+        assert np.abs(points - unit).sum(1).min() < 1e-8
+    assert found.from_mean >= 0.1 * np.linalg.norm(rows.mean(0))
+    np.testing.assert_allclose(found.distances, np.sqrt(3 * 0.1**2), rtol=1e-6)
+    bias = barycenter.free_support(rows, np.full(2, 0.5), (18,))
+    np.testing.assert_allclose(bias.vector, rows.mean(0))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from feddual import api
+from feddual import algorithms, api
 from feddual.errors import UserError
 from feddual.run_dir import RunDir
 from tests.helpers import TINY, tiny
@@ -200,3 +200,28 @@ def test_the_resolved_config_runs_again_to_the_same_bits(tmp_path):
     done = api.run(tiny(), out=tmp_path / "a", progress=False)
     again = api.run(yaml.safe_load((done.path / "config.yaml").read_text()), out=tmp_path / "b", progress=False)
     assert (again.path / "metrics.jsonl").read_bytes() == (done.path / "metrics.jsonl").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["inline", "processes"])
+@pytest.mark.parametrize("name", algorithms.names())
+def test_every_algorithm_survives_a_kill(name, executor, tmp_path):
+    """SIGKILL in the fourth round, between two checkpoints; resumed, the run ends in the same bits as inline."""
+    asked = tiny(algorithm__name=name, training__rounds=6)
+    whole = api.run(asked, out=tmp_path / "whole", progress=False)
+    (tmp_path / "tiny.yaml").write_text(asked.to_yaml())
+    dies = """
+from feddual import engine
+good = engine._client_row
+def dies(round_index, result):
+    if round_index == 4: os.kill(os.getpid(), signal.SIGKILL)
+    return good(round_index, result)
+engine._client_row = dies
+"""
+    spread = ["--executor", executor, "--workers", "2"]
+    killed = subprocess.run(command("run", *spread, before=dies), env=environment(), capture_output=True)
+    assert killed.returncode == -signal.SIGKILL
+    resumed = subprocess.run(command("run", "--resume", *spread), env=environment(), capture_output=True, text=True)
+    assert resumed.returncode == 0, resumed.stderr
+    for file in FILES:
+        assert (tmp_path / "run" / file).read_bytes() == (whole.path / file).read_bytes(), file

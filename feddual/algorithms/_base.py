@@ -101,6 +101,7 @@ class Algorithm:
         """Keys of the `algorithm` section, besides name and preset."""
 
     communication_text: ClassVar[str] = "model / model"
+    memory_text: ClassVar[str] = "–"  # state kept between rounds, at a client and at the server
     presets: ClassVar[dict[str, dict[str, Any]]] = {}  # named settings of Params
     default_preset: ClassVar[str | None] = None
     # What protocol `faithful` sets, on top of SGD with learning rate 0.01: the algorithm's official weighting, ...

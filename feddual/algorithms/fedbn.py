@@ -37,6 +37,7 @@ class FedBN(Algorithm):
         )
 
     communication_text = "model without BN / model without BN"
+    memory_text = "BN tensors at each client"
     faithful = {"training": {"weighting": "uniform"}}  # noqa: RUF012
 
     def local(self, layout: Layout) -> np.ndarray:

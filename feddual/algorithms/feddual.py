@@ -33,6 +33,7 @@ from feddual.algorithms._base import (
     Slots,
     Trained,
 )
+from feddual.errors import UserError
 from feddual.schema import Section
 from feddual.weights import Entry, Layout, update
 
@@ -92,10 +93,17 @@ class FedDUAL(Algorithm):
     }  # fmt: skip
     default_preset = "paper"
     communication_text = "model / model + masked layers"
+    memory_text = "– (a number at each client with beta_mode previous_participation)"
 
     def entries(self, layout: Layout) -> tuple[Entry, ...]:
         """The tensors the barycenter applies to."""
         return masks.select(layout, self.params.mask) if self.params.dynamic else ()
+
+    def check(self, experiment: Any) -> None:
+        if self.params.barycenter == "free_support" and self.params.granularity != "tensor":
+            raise UserError(
+                f"algorithm.granularity: {self.params.granularity!r} has no units to match; free_support needs 'tensor'"
+            )
 
     # --- client: the adaptive loss
 
@@ -208,12 +216,13 @@ class FedDUAL(Algorithm):
         sources = np.stack([source for _, source, _ in clients])
         facts: dict[str, Any] = {}
         position = 0
+        whole = self.params.granularity == "tensor"
         where = masks.indices(self.entries(layout))
         for name, groups in self._groups(layout).items():
             found = []
             for group in groups:
                 local = position + group
-                bar = self._barycenter(sources[:, local], shares)
+                bar = self._barycenter(sources[:, local], shares, layout.by_path[name].shape if whole else ())
                 found.append(barycenter.facts(bar))
                 place = where[local]
                 if self.params.update_source == "weights":
@@ -243,7 +252,7 @@ class FedDUAL(Algorithm):
             groups[entry.path] = list(places.reshape(-1, entry.shape[-1]).T) if neurons else [places]
         return groups
 
-    def _barycenter(self, vectors: np.ndarray, shares: np.ndarray) -> barycenter.Barycenter:
+    def _barycenter(self, vectors: np.ndarray, shares: np.ndarray, shape: tuple[int, ...]) -> barycenter.Barycenter:
         params = self.params
         if params.barycenter == "gibbs":
             return barycenter.gibbs(
@@ -253,6 +262,8 @@ class FedDUAL(Algorithm):
             return barycenter.published(vectors, shares, params.epsilon, params.iterations)
         if params.barycenter == "sinkhorn":
             return barycenter.sinkhorn(vectors, shares, params.epsilon, method=params.sinkhorn_method)
+        if params.barycenter == "free_support":
+            return barycenter.free_support(vectors, shares, shape)
         return barycenter.METHODS[params.barycenter](vectors, shares)
 
     def communication(self, layout: Layout) -> tuple[int, int]:

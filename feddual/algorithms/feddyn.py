@@ -33,6 +33,7 @@ class FedDyn(Algorithm):
             "avg_active", description="tested: mean of the round's clients, the broadcast model, or mean of all clients"
         )
 
+    memory_text = "dual at each client and the server, tested model at the server"
     faithful = {"training": {"weighting": "uniform", "clip_norm": 10.0}}  # noqa: RUF012
     paper = {"training": {"clip_norm": 10.0}}  # noqa: RUF012
 

@@ -31,6 +31,7 @@ class FedPVR(SCAFFOLD):
         momentum_uncorrected: float = Field(0.0, ge=0, lt=1, description="momentum off the mask, with sgd")
 
     communication_text = "model + mask / model + mask"
+    memory_text = "control on the mask at each client and the server"
 
     def masked(self, layout: Layout) -> np.ndarray:
         return masks.indices(masks.select(layout, self.params.mask))

@@ -34,6 +34,8 @@ class MOON(Algorithm):
         contrastive_weight: float = Field(1.0, ge=0, description="mu; 0 gives FedAvg")
         temperature: float = Field(0.5, gt=0, description="T")
 
+    memory_text = "previous model at each client"
+
     def init_client(self, layout: Layout, weights: np.ndarray) -> Slots:
         return {"previous": np.zeros(layout.size, np.float32), "participated": np.zeros(1, np.float32)}
 

@@ -41,6 +41,7 @@ class SCAFFOLD(Algorithm):
         allow_invalid: bool = Field(False, description="let option2 run with an optimizer for which it is wrong")
 
     communication_text = "2 models / 2 models"
+    memory_text = "control at each client and the server"
     faithful = {"training": {"weighting": "uniform"}}  # noqa: RUF012
 
     def masked(self, layout: Layout) -> np.ndarray:
