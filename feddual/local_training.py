@@ -145,6 +145,7 @@ class LocalTraining:
         ctx = ClientContext(
             self.layout, global_weights, server, client, x, y, num_examples, self.training.learning_rate,
             forward_all=lambda weights: self._forward_all(weights, x),
+            accuracy=lambda weights: self._accuracy(weights, x, y, num_examples),
             gradient=lambda weights, entries=None: self._gradient(weights, x, y, num_examples, entries),
         )  # fmt: skip
         ctx = ctx.with_(before=algorithm.before_training(ctx))
@@ -218,6 +219,20 @@ class LocalTraining:
         ]
         _, logits, features = tf.while_loop(lambda number, *_: number < chunks, chunk, (0, *arrays))
         return Outputs(logits.concat(), features.concat())
+
+    def _accuracy(self, weights: Any, x: Any, y: Any, num_examples: Any) -> Any:
+        """Traced: the share of a client's data that the network answers rightly."""
+        size = x.shape[0] if self.jit else CHUNK
+
+        def chunk(number: Any, hits: Any) -> Any:
+            rows = slice(number * size, (number + 1) * size)
+            right = tf.equal(tf.argmax(self.forward(weights, x[rows])[0].logits, 1, tf.int32), y[rows])
+            real = tf.range(tf.shape(right)[0]) + number * size < num_examples  # padding does not count
+            return number + 1, hits + tf.reduce_sum(tf.cast(tf.logical_and(right, real), weights.dtype))
+
+        chunks = (num_examples + size - 1) // size
+        hits = tf.while_loop(lambda number, _: number < chunks, chunk, (0, tf.zeros([], weights.dtype)))[1]
+        return hits / tf.cast(num_examples, weights.dtype)
 
     def _gradient(self, weights: Any, x: Any, y: Any, num_examples: Any, entries: Sequence[Entry] | None) -> Any:
         """Traced: the gradient of the mean cross-entropy over a client's data, for some entries of the layout.

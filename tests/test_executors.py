@@ -115,7 +115,13 @@ def test_nothing_is_left_behind(how, tmp_path):
     )
     (tmp_path / "long.yaml").write_text(experiment.to_yaml())
     command = [sys.executable, "-m", "feddual.cli", "run", "long.yaml", "--out", "run"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        # Tests started in the background inherit an ignored SIGINT; a person's terminal does not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     log = tmp_path / "run" / "metrics.jsonl"
     deadline = time.time() + 120
     while not (log.is_file() and log.read_bytes().count(b"\n") >= 2) and time.time() < deadline:

@@ -280,3 +280,18 @@ def test_presets_and_precedence():
     assert (mixed.algorithm.epsilon, mixed.algorithm.mask) == (0.1, "last_tensors:2")
     other = config.resolve("published-fmnist", {"algorithm.name": "fedavg"})
     assert other.algorithm.preset is None
+
+
+def test_xla_trains_feddual_and_moon_as_the_plain_path():
+    """Their passes over all of a client's data ignore the padding."""
+    for name in ("feddual", "moon"):
+        results = []
+        for jit in (True, False):
+            asked = tiny(algorithm__name=name, training__optimizer="sgd", runtime__jit=jit)
+            bench = workbench(worker_view(asked))
+            glob = bench.initial_weights()
+            slots = bench.algorithm.init_client(bench.network.layout, glob)
+            results.append(train_client(ClientTask(worker_view(asked), 1, 1, glob, {}, slots)))
+        np.testing.assert_allclose(results[0].weights, results[1].weights, rtol=1e-5, atol=1e-5)
+        for key, value in results[1].payload.items():
+            np.testing.assert_allclose(results[0].payload[key], value, rtol=1e-4, atol=1e-5)

@@ -56,6 +56,7 @@ class ClientContext:
     num_examples: Any
     learning_rate: float
     forward_all: Any = None  # traced: forward_all(weights) -> Outputs of all the client's data, in inference mode
+    accuracy: Any = None  # traced: accuracy(weights) on all its data
     gradient: Any = None  # traced: gradient(weights, entries=None) of the mean cross-entropy over all its data
     before: Any = None  # traced: what before_training returned
     epoch: Any = None  # traced: what start_epoch returned

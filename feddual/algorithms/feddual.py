@@ -116,10 +116,10 @@ class FedDUAL(Algorithm):
         if not self.params.adaptive:
             return {}
         before: dict[str, Any] = {}
-        if self.params.beta_mode != "fixed_half" or self.params.divergence == "logits":
-            outputs = ctx.forward_all(ctx.global_weights)
-            before["accuracy"] = _accuracy(outputs.logits, ctx)
-            before["logits"] = outputs.logits
+        if self.params.beta_mode != "fixed_half":
+            before["accuracy"] = ctx.accuracy(ctx.global_weights)
+        if self.params.divergence == "logits":
+            before["logits"] = ctx.forward_all(ctx.global_weights).logits
         if self.params.divergence in ("kl", "reverse_kl"):
             trainable = ctx.global_weights[: ctx.layout.num_trainable]
             before["log_q"] = tf.nn.log_softmax(trainable / self.params.temperature)
@@ -137,8 +137,8 @@ class FedDUAL(Algorithm):
             return {"beta": tf.where(tf.math.is_nan(last), half, self._beta(ctx, last))}
         if mode == "running":
             return {"beta": tf.where(epoch > 0, self._beta(ctx, accuracy), half)}
-        later = lambda: self._beta(ctx, _accuracy(ctx.forward_all(weights).logits, ctx))  # noqa: E731
-        return {"beta": tf.cond(epoch > 0, later, lambda: half)}  # in the first epoch both accuracies are the same
+        # In the first epoch both accuracies are the same.
+        return {"beta": tf.cond(epoch > 0, lambda: self._beta(ctx, ctx.accuracy(weights)), lambda: half)}
 
     def _beta(self, ctx: ClientContext, accuracy: Any) -> Any:
         return tf.sigmoid(self.params.beta_scale * (accuracy - ctx.before["accuracy"]))
@@ -295,13 +295,6 @@ def _weight_divergence(values: Any, log_q: Any, reverse: bool) -> Any:
         return value, lambda change: p * ((gap - value) * change)
 
     return divergence(values)
-
-
-def _accuracy(logits: Any, ctx: ClientContext) -> Any:
-    """Share of the client's data answered rightly; padding does not count."""
-    real = tf.range(tf.shape(ctx.y)[0]) < ctx.num_examples
-    hits = tf.logical_and(real, tf.equal(tf.argmax(logits, 1, tf.int32), ctx.y))
-    return tf.reduce_sum(tf.cast(hits, logits.dtype)) / tf.cast(ctx.num_examples, logits.dtype)
 
 
 def _summary(found: list[dict[str, Any]]) -> dict[str, Any]:
