@@ -52,13 +52,19 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # MLflow warns about its own plans
-def test_mlflow_local_store_continues_on_resume(tmp_path, monkeypatch):
+@pytest.mark.parametrize("store", ["sqlite", "file"])
+def test_mlflow_local_store_continues_on_resume(store, tmp_path, monkeypatch):
     from mlflow.tracking import MlflowClient
 
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    address = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)  # SQLite beside the run is the default
+    if store == "file":
+        address = (tmp_path / "mlruns").as_uri()
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+        monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # newer releases ask for this
     api.run(tiny(sinks=["mlflow"]), out=tmp_path / "a", progress=False)
     run = api.run(tiny(training__rounds=5, sinks=["mlflow"]), out=tmp_path / "a", resume=True, progress=False)
-    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    client = MlflowClient(address)
     (logged,) = client.search_runs([client.get_experiment_by_name("feddual").experiment_id])
     history = client.get_metric_history(logged.info.run_id, "accuracy")
     assert [(m.step, m.value) for m in history] == list(zip(run.metrics["round"], run.metrics["accuracy"], strict=True))
