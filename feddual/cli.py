@@ -139,6 +139,87 @@ def _report(summary: dict[str, Any], path: Path, as_json: bool) -> None:
 
 @app.command()
 @guarded
+def study(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDY",
+            help="A shipped study (paper-fmnist, paper-cifar10, paper-cifar100, fidelity, ...) or a .yaml file.",
+        ),
+    ],
+    algorithms: Annotated[str | None, typer.Option(help="Only these rows or algorithms, separated by commas.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds, instead of the study's.")] = None,
+    tune: Annotated[
+        bool,
+        typer.Option("--tune", help="Also choose settings on held-out training data, and run the study with them."),
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="The study's folder; default runs/<study>.")] = None,
+    executor: Annotated[str, typer.Option(help="Who runs the cells.")] = "processes",
+    workers: Annotated[int | None, typer.Option(min=1, help="Cells at a time; default one per core.")] = None,
+    settings: Set = None,
+    data_dir: DataDir = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Name the cells and stop.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run a grid of experiments; started again, it goes on where it stopped.
+
+    [bold]Examples[/bold]
+
+      feddual study paper-cifar10 --seeds 10
+      feddual study paper-fmnist --algorithms fedavg,feddual --tune
+      feddual study mine.yaml --set training.rounds=5 --dry-run
+
+    A cell that fails is recorded in failed/ with its error; the others go on.
+    """
+    from feddual import config
+    from feddual import study as studies
+    from feddual.progress import StudyProgress
+
+    loaded = studies.load(name)
+    rows = [part.strip() for part in (algorithms or "").split(",") if part.strip()]
+    overrides = config.parse_overrides(settings or [])
+    if data_dir is not None:
+        overrides["runtime.data_dir"] = data_dir
+    wanted = studies.cells(loaded, rows, seeds)
+    attempts = studies.trials(loaded, rows) if tune else []
+    if dry_run:
+        names = [cell.name for cell in [*wanted, *attempts]]
+        print(json.dumps(names) if as_json else "\n".join(names))
+        return
+    path = out or Path("runs") / loaded.name
+    runner = studies.Runner(loaded, path, workers, executor)
+    runner.prepare()
+    failures = {}
+    for stage in ("cells", "trials", "tuned"):
+        batch = wanted if stage == "cells" else attempts if stage == "trials" else []
+        if stage == "tuned" and tune:
+            batch = studies.tuned_cells(loaded, path, rows, seeds)
+            wanted = [*wanted, *batch]
+        with StudyProgress(runner, enabled=not as_json) as shown:
+            for cell, error in runner.run(batch, overrides):
+                shown.ended(cell.name, error)
+                if error is not None:
+                    failures[cell.name] = error
+    lines = studies.table(wanted, path)
+    if as_json:
+        print(json.dumps({"out": str(path), "rows": lines, "failed": failures}))
+    else:
+        table = Table("row", "seeds", "accuracy", "final", "rounds to target", "diverged")
+        for line in lines:
+            spread = f" ± {100 * line['std']:.2f}" if line["std"] is not None else ""
+            table.add_row(
+                line["row"], str(line["seeds"]), f"{100 * line['accuracy']:.2f}{spread} %",
+                _cell("final", line["final"]), _cell("rounds", line["rounds_to_target"]), str(line["diverged"]),
+            )  # fmt: skip
+        _show(table)
+        print(f"study: {path}")
+    if failures:
+        print(f"{len(failures)} cells failed; their errors are in {path / 'failed'}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+@app.command()
+@guarded
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run directories.")],
     target: Annotated[

@@ -46,6 +46,13 @@ class Evaluation(Section):
 
     every: int = Field(1, ge=1, description="rounds between tests; the last round is always tested")
     batch_size: int = Field(100, ge=1, description="changes the speed only")
+    held_out: float = Field(
+        0.0,
+        ge=0,
+        le=0.5,
+        description="share of the training data that is kept from the clients and tested on instead of the test set, "
+        "which stays unopened: for choosing settings",
+    )
 
 
 class Probe(BaseModel):
@@ -134,7 +141,7 @@ def variant(section: str, name: str) -> type[BaseModel]:
     if section == "model" and ":" in name:
         return _Custom
     homes: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-        "dataset": (datasets.DATASETS, ("data_dir",)),
+        "dataset": (datasets.DATASETS, ("data_dir", "with_test")),
         "partition": (partition.PARTITIONS, ("labels",)),
         "model": (models.MODELS, ("input_shape", "num_classes")),
     }
@@ -228,12 +235,17 @@ def load(source: Source) -> dict[str, Any]:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
             raise UserError(f"experiment file {path}: {error.strerror or error}") from error
+    return parse_yaml(text, str(source))
+
+
+def parse_yaml(text: str, source: str) -> dict[str, Any]:
+    """A mapping from YAML text; `source` is named when it is none."""
     try:
         values = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise UserError(f"{source} is not valid YAML: {error}") from error
     if not isinstance(values, dict):
-        raise UserError(f"{source}: expected a mapping with keys such as dataset and training, got {values!r}")
+        raise UserError(f"{source}: expected a mapping of keys to values, got {values!r}")
     return values
 
 

@@ -13,8 +13,8 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -58,11 +58,17 @@ class Dataset:
 
     @property
     def num_classes(self) -> int:
-        return len(self.class_names) or int(max(self.y_train.max(), self.y_test.max())) + 1
+        return len(self.class_names) or int(max(self.y_train.max(), self.y_test.max(initial=0))) + 1
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         return tuple(self.x_train.shape[1:])
+
+    def held_out(self, kept: np.ndarray, held: np.ndarray) -> "Dataset":
+        """The data set that trains on some of its training rows and tests on others."""
+        x, y = self.x_train, self.y_train
+        names = self.class_names or tuple(map(str, range(self.num_classes)))
+        return replace(self, x_train=x[kept], y_train=y[kept], x_test=x[held], y_test=y[held], class_names=names)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -120,15 +126,17 @@ def find_file(name: str, data_dir: str | None = None) -> Path | None:
 # --- reading the usual layouts --------------------------------------------------------------------------------------
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+Reader = Callable[[bool], Arrays]  # told whether to open the test part; without it, its arrays are empty
 
 
-def _read_npz(path: Path) -> Arrays:
+def _read_npz(path: Path, with_test: bool = True) -> Arrays:
     try:
         with np.load(path, allow_pickle=False) as archive:
             missing = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in archive]
             if missing:
                 raise UserError(f"{path}: lacks the arrays {', '.join(missing)}; it holds {', '.join(archive.files)}")
-            return archive["x_train"], archive["y_train"], archive["x_test"], archive["y_test"]
+            x, y = archive["x_train"], archive["y_train"]
+            return (x, y, archive["x_test"], archive["y_test"]) if with_test else (x, y, x[:0], y[:0])
     except (OSError, ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
         if isinstance(error, UserError):
             raise
@@ -144,7 +152,12 @@ def _read_idx(path: Path) -> np.ndarray:
     return np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
 
 
-def _fmnist_layouts(folder: Path) -> Iterator[tuple[Path, Callable[[], Arrays]]]:
+def _read_idx_files(files: list[Path], with_test: bool) -> Arrays:
+    x, y = map(_read_idx, files[:2])
+    return (x, y, *map(_read_idx, files[2:])) if with_test else (x, y, x[:0], y[:0])
+
+
+def _fmnist_layouts(folder: Path) -> Iterator[tuple[Path, Reader]]:
     for sub in ("fashion-mnist", "FashionMNIST/raw", "fmnist", "fashion_mnist", "."):
         for ending in ("", ".gz"):
             files = [
@@ -152,7 +165,7 @@ def _fmnist_layouts(folder: Path) -> Iterator[tuple[Path, Callable[[], Arrays]]]
                 for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
             ]
             if all(file.is_file() for file in files):
-                yield folder / sub, lambda files=files: tuple(map(_read_idx, files))  # type: ignore[misc]
+                yield folder / sub, partial(_read_idx_files, files)
 
 
 class _ArraysOnly(pickle.Unpickler):
@@ -171,19 +184,20 @@ class _ArraysOnly(pickle.Unpickler):
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 
-def _cifar(read: Callable[[str], Any], train: list[str], test: str, key: bytes) -> Arrays:
+def _cifar(read: Callable[[str], Any], train: list[str], test: str, key: bytes, with_test: bool) -> Arrays:
     def images(parts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         batches = [_ArraysOnly(read(part), encoding="bytes").load() for part in parts]
         pixels = np.concatenate([np.asarray(batch[b"data"], np.uint8) for batch in batches])
         labels = np.concatenate([np.asarray(batch[key], np.int64) for batch in batches])
         return pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels
 
-    return *images(train), *images([test])
+    x, y = images(train)
+    return (x, y, *images([test])) if with_test else (x, y, x[:0], y[:0])
 
 
 def _cifar_layouts(
     folder: Path, inner: str, archive: str, train: list[str], test: str, key: bytes
-) -> Iterator[tuple[Path, Callable[[], Arrays]]]:
+) -> Iterator[tuple[Path, Reader]]:
     for base in (
         folder,
         *(folder / sub for sub in (f"{inner}-target", archive.removesuffix(".tar.gz"), "cifar10", "cifar100")),
@@ -191,23 +205,23 @@ def _cifar_layouts(
         if (base / inner / test).is_file():
             yield (
                 base / inner,
-                lambda base=base: _cifar(  # type: ignore[misc]
-                    lambda part: io.BytesIO((base / inner / part).read_bytes()), train, test, key
+                lambda with_test, base=base: _cifar(  # type: ignore[misc]
+                    lambda part: io.BytesIO((base / inner / part).read_bytes()), train, test, key, with_test
                 ),
             )
         if (base / archive).is_file():
 
-            def from_archive(path: Path = base / archive) -> Arrays:
+            def from_archive(with_test: bool, path: Path = base / archive) -> Arrays:
                 with tarfile.open(path) as tar:
-                    return _cifar(lambda part: tar.extractfile(f"{inner}/{part}"), train, test, key)
+                    return _cifar(lambda part: tar.extractfile(f"{inner}/{part}"), train, test, key, with_test)
 
             yield base / archive, from_archive
 
 
-def _layouts(name: str, folder: Path) -> Iterator[tuple[Path, Callable[[], Arrays]]]:
+def _layouts(name: str, folder: Path) -> Iterator[tuple[Path, Reader]]:
     """Every place in a folder where the data set lies, with a function that reads it."""
     if (folder / f"{name}.npz").is_file():
-        yield folder / f"{name}.npz", lambda: _read_npz(folder / f"{name}.npz")
+        yield folder / f"{name}.npz", partial(_read_npz, folder / f"{name}.npz")
     if name == "fmnist":
         yield from _fmnist_layouts(folder)
     elif name == "cifar10":
@@ -229,16 +243,16 @@ def locate(name: str, data_dir: str | None = None) -> Path | None:
     return next((place for folder in search_dirs(data_dir) for place, _ in _layouts(name, folder)), None)
 
 
-def _real(name: str, class_names: tuple[str, ...], data_dir: str | None) -> Dataset:
+def _real(name: str, class_names: tuple[str, ...], data_dir: str | None, with_test: bool) -> Dataset:
     for folder in search_dirs(data_dir):
         for place, read in _layouts(name, folder):
-            return _checked(name, place, read, class_names)
-    return _download(name, class_names)
+            return _checked(name, place, read, class_names, with_test)
+    return _download(name, class_names, with_test)
 
 
-def _checked(name: str, place: Path, read: Callable[[], Arrays], class_names: tuple[str, ...]) -> Dataset:
+def _checked(name: str, place: Path, read: Reader, class_names: tuple[str, ...], with_test: bool = True) -> Dataset:
     try:
-        arrays = read()
+        arrays = read(with_test)
     except UserError:
         raise
     except (OSError, ValueError, KeyError, EOFError, IndexError, pickle.UnpicklingError, tarfile.TarError) as error:
@@ -260,7 +274,8 @@ def _checked(name: str, place: Path, read: Callable[[], Arrays], class_names: tu
             f"dataset {name}: {place} has {len(x_train)} + {len(x_test)} images but {len(dataset.y_train)} "
             f"+ {len(dataset.y_test)} labels"
         )
-    if dataset.fingerprint != FINGERPRINTS[name]:
+    known = slice(None) if with_test else slice(32)  # the first half is the training part's
+    if dataset.fingerprint[known] != FINGERPRINTS[name][known]:
         raise UserError(
             f"dataset {name}: {place} does not hold the original images and labels (content hash "
             f"{dataset.fingerprint[:12]}…, expected {FINGERPRINTS[name][:12]}…); delete or replace it"
@@ -268,7 +283,7 @@ def _checked(name: str, place: Path, read: Callable[[], Arrays], class_names: tu
     return dataset
 
 
-def _download(name: str, class_names: tuple[str, ...]) -> Dataset:
+def _download(name: str, class_names: tuple[str, ...], with_test: bool) -> Dataset:
     import filelock
 
     from feddual._lazy import keras
@@ -283,7 +298,7 @@ def _download(name: str, class_names: tuple[str, ...]) -> Dataset:
             except Exception as error:  # Keras raises a bare Exception when a host cannot be reached
                 raise UserError(_how_to_get(name, error)) from error
             save_npz(target, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
-    return _checked(name, target, lambda: _read_npz(target), class_names)
+    return _checked(name, target, partial(_read_npz, target), class_names, with_test)
 
 
 def _how_to_get(name: str, error: Exception) -> str:
@@ -303,7 +318,7 @@ def import_data(name: str, path: Path) -> Path:
     if name not in FINGERPRINTS:
         raise UserError(f"--name: {name!r} is unknown; allowed: {', '.join(sorted(FINGERPRINTS))}")
     if path.suffix == ".npz":
-        found: list[tuple[Path, Callable[[], Arrays]]] = [(path, lambda: _read_npz(path))]
+        found: list[tuple[Path, Reader]] = [(path, partial(_read_npz, path))]
     else:
         folders = [path.parent, path.parent.parent] if path.is_file() else [path, path.parent]
         found = [layout for folder in folders for layout in _layouts(name, folder)]
@@ -329,19 +344,19 @@ def save_npz(target: Path, **arrays: np.ndarray) -> None:
     os.replace(file.name, target)
 
 
-def fmnist(data_dir: str | None = None, preprocess: Preprocess = "auto") -> Dataset:
+def fmnist(data_dir: str | None = None, preprocess: Preprocess = "auto", *, with_test: bool = True) -> Dataset:
     """Fashion-MNIST: 60,000 + 10,000 grey images of 28 x 28, 10 classes (Xiao et al., 2017)."""
-    return _real("fmnist", FMNIST_CLASSES, data_dir)
+    return _real("fmnist", FMNIST_CLASSES, data_dir, with_test)
 
 
-def cifar10(data_dir: str | None = None, preprocess: Preprocess = "auto") -> Dataset:
+def cifar10(data_dir: str | None = None, preprocess: Preprocess = "auto", *, with_test: bool = True) -> Dataset:
     """CIFAR-10: 50,000 + 10,000 colour images of 32 x 32, 10 classes (Krizhevsky, 2009)."""
-    return _real("cifar10", CIFAR10_CLASSES, data_dir)
+    return _real("cifar10", CIFAR10_CLASSES, data_dir, with_test)
 
 
-def cifar100(data_dir: str | None = None, preprocess: Preprocess = "auto") -> Dataset:
+def cifar100(data_dir: str | None = None, preprocess: Preprocess = "auto", *, with_test: bool = True) -> Dataset:
     """CIFAR-100 with its 100 fine labels: 50,000 + 10,000 colour images of 32 x 32 (Krizhevsky, 2009)."""
-    return _real("cifar100", (), data_dir)
+    return _real("cifar100", (), data_dir, with_test)
 
 
 def fmnist_mini(data_dir: str | None = None, preprocess: Preprocess = "auto") -> Dataset:
@@ -417,13 +432,32 @@ def from_file(
     )
 
 
-def load(config: Any, data_dir: str | None = None) -> Dataset:
-    """The data set of a config's `dataset` section."""
+def load(config: Any, data_dir: str | None = None, with_test: bool = True) -> Dataset:
+    """The data set of a config's `dataset` section.
+
+    Args:
+        config: The section.
+        data_dir: A folder that is searched first.
+        with_test: Off, the real data sets leave their test part unopened; its arrays are empty.
+    """
     parameters = config.model_dump()
     parameters.pop("preprocess")
     if "path" in parameters:
         return from_file(parameters["path"])
-    return DATASETS[parameters.pop("name")](data_dir, **parameters)
+    name = parameters.pop("name")
+    if name in FINGERPRINTS:
+        parameters["with_test"] = with_test
+    return DATASETS[name](data_dir, **parameters)
+
+
+def held_out_rows(labels: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """The rows that stay and the rows that are held out: the same share of every class, the same rows every time."""
+    rng = np.random.default_rng(2025)
+    held = np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        held[rng.permutation(rows)[: max(1, round(share * len(rows)))]] = True
+    return np.flatnonzero(~held), np.flatnonzero(held)
 
 
 DATASETS: dict[str, Callable[..., Dataset]] = {

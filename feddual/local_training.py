@@ -18,7 +18,7 @@ from feddual.algorithms._base import Algorithm, Batch, ClientContext, ClientResu
 from feddual.forward import Forward
 from feddual.weights import Entry, layer_norms, update
 
-CHUNK = 100  # examples of a pass over all of a client's data that go through the network together
+CHUNK = 200  # examples of a pass over all of a client's data that go through the network together
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,13 @@ Shape = Sequence[int]
 Activation = Annotated[Literal["relu", "tanh"], Field(description="of the hidden layers")]
 Weights = Annotated[str, Field(description="imagenet (found locally or downloaded), random, or a .weights.h5 file")]
 Width = Annotated[int, Field(ge=1, description="units of the hidden layer")]
+Projection = Annotated[
+    int, Field(ge=0, description="MOON's projection head: this many outputs of two layers before the last; 0 for none")
+]
 Hidden = Annotated[list[Width], Field(description="units of each hidden layer; none gives softmax regression")]
 
 
-def lenet5(input_shape: Shape, num_classes: int, activation: Activation = "relu") -> Any:
+def lenet5(input_shape: Shape, num_classes: int, activation: Activation = "relu", projection: Projection = 0) -> Any:
     """LeNet-5 (LeCun et al., 1998) on unpadded images: 44,426 parameters for 28 x 28 x 1 and 10 classes."""
     layers = keras.layers
     return keras.Sequential(
@@ -40,13 +43,13 @@ def lenet5(input_shape: Shape, num_classes: int, activation: Activation = "relu"
             layers.Flatten(name="flatten"),
             layers.Dense(120, activation=activation, name="dense1"),
             layers.Dense(84, activation=activation, name="dense2"),
-            layers.Dense(num_classes, name="output"),
+            *_output(84, num_classes, projection),
         ],
         name="lenet5",
     )
 
 
-def lenet_published(input_shape: Shape, num_classes: int) -> Any:
+def lenet_published(input_shape: Shape, num_classes: int, projection: Projection = 0) -> Any:
     """The network of the public FedDUAL code: tanh, six filters twice, Dense 120 per pixel; 164,116 parameters."""
     layers = keras.layers
     return keras.Sequential(
@@ -59,7 +62,7 @@ def lenet_published(input_shape: Shape, num_classes: int) -> Any:
             layers.Dense(120, activation="tanh", name="dense1"),
             layers.Flatten(name="flatten"),
             layers.Dense(84, activation="tanh", name="dense2"),
-            layers.Dense(num_classes, name="output"),
+            *_output(84, num_classes, projection),
         ],
         name="lenet_published",
     )
@@ -104,14 +107,30 @@ def vgg_small(
     return keras.Sequential(stack, name="vgg_small")
 
 
-def vgg16(input_shape: Shape, num_classes: int, hidden: Width = 64, weights: Weights = "imagenet") -> Any:
+def _output(width: int, num_classes: int, projection: int) -> list[Any]:
+    """The last layer, behind a projection head (Li et al., 2021) where one is asked for."""
+    layers = keras.layers
+    output = layers.Dense(num_classes, name="output")
+    if not projection:
+        return [output]
+    hidden = layers.Dense(width, activation="relu", name="projection1")
+    return [hidden, layers.Dense(projection, name="projection2"), output]
+
+
+def vgg16(
+    input_shape: Shape,
+    num_classes: int,
+    hidden: Width = 64,
+    weights: Weights = "imagenet",
+    projection: Projection = 0,
+) -> Any:
     """ImageNet's VGG16 convolutions, frozen, average pooling, Dense `hidden`, Dense classes: a trained head."""
-    return _vgg16(input_shape, num_classes, hidden, weights, trainable=False)
+    return _vgg16(input_shape, num_classes, hidden, weights, projection, trainable=False)
 
 
 def vgg16_finetune(input_shape: Shape, num_classes: int, hidden: Width = 64, weights: Weights = "imagenet") -> Any:
     """The same network with every layer trained."""
-    return _vgg16(input_shape, num_classes, hidden, weights, trainable=True)
+    return _vgg16(input_shape, num_classes, hidden, weights, 0, trainable=True)
 
 
 def vgg16_bn_cifar(
@@ -144,7 +163,7 @@ def _convolution(width: int, name: str, batch_norm: bool) -> list[Any]:
     ]
 
 
-def _vgg16(input_shape: Shape, num_classes: int, hidden: int, weights: str, trainable: bool) -> Any:
+def _vgg16(input_shape: Shape, num_classes: int, hidden: int, weights: str, projection: int, trainable: bool) -> Any:
     images = keras.Input(input_shape, name="images")
     base = keras.applications.VGG16(include_top=False, weights=None, input_tensor=images)
     _load_vgg16(base, weights)
@@ -152,7 +171,9 @@ def _vgg16(input_shape: Shape, num_classes: int, hidden: int, weights: str, trai
         layer.trainable = trainable
     x = keras.layers.GlobalAveragePooling2D(name="pool")(base.output)
     x = keras.layers.Dense(hidden, activation="relu", name="dense1")(x)
-    return keras.Model(images, keras.layers.Dense(num_classes, name="output")(x), name="vgg16")
+    for layer in _output(hidden, num_classes, projection):
+        x = layer(x)
+    return keras.Model(images, x, name="vgg16")
 
 
 VGG16_FILE = "vgg16_imagenet_notop.weights.h5"

@@ -1,6 +1,7 @@
 """A bar for people, plain lines where nobody watches."""
 
 import sys
+import threading
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -97,6 +98,55 @@ class RunProgress:
         if metrics["num_set_aside"]:
             parts.append(f"{metrics['num_set_aside']} set aside (not finite)")
         return "  ".join(parts)
+
+
+class StudyProgress:
+    """Follows a study: cells and rounds done, elapsed and estimated time."""
+
+    def __init__(self, runner: Any, enabled: bool = True, every: float = 1.0):
+        self._runner = runner
+        self._enabled = enabled
+        console = Console(stderr=True)
+        self._live = enabled and (console.is_terminal or console.is_jupyter)
+        self._bar = Progress(
+            TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[facts]}"),
+            console=console, disable=not self._live,
+        )  # fmt: skip
+        self._task = self._bar.add_task(runner.study.name, total=None, facts="")
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, args=(every,), daemon=True)
+
+    def __enter__(self) -> "StudyProgress":
+        self._bar.start()
+        if self._live:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._bar.stop()
+
+    def _watch(self, every: float) -> None:
+        while not self._stop.wait(every):
+            status = self._runner.status()
+            self._bar.update(self._task, completed=status.rounds, total=status.total_rounds, facts=_facts(status))
+
+    def ended(self, name: str, error: str | None) -> None:
+        """A cell has ended."""
+        if self._enabled:
+            outcome = "done" if error is None else f"FAILED: {error.strip().splitlines()[-1]}"
+            self._bar.console.print(f"{name}: {outcome}  ({_facts(self._runner.status())})", highlight=False)
+
+
+def _facts(status: Any) -> str:
+    left = "?" if status.seconds_left is None else _clock(status.seconds_left)
+    failed = f", {status.failed} failed" if status.failed else ""
+    return (
+        f"{status.finished}/{status.cells} cells{failed}, {status.rounds}/{status.total_rounds} rounds, "
+        f"{_clock(status.seconds)} elapsed, {left} left"
+    )
 
 
 def _clock(seconds: float) -> str:

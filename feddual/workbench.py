@@ -73,6 +73,11 @@ def workbench(experiment: str, progress: acceleration.Progress | None = None) ->
     return _workbenches(experiment, _Uncompared(progress))
 
 
+def forget() -> None:
+    """Let go of the workbenches this process keeps."""
+    _workbenches.cache_clear()
+
+
 class _Uncompared:
     """Carries a callback through the cache without being part of the key."""
 
@@ -91,8 +96,8 @@ def _workbenches(experiment_json: str, progress: _Uncompared) -> Workbench:
     experiment = config.resolve(json.loads(experiment_json))
     runtime = experiment.runtime
     device = devices.configure(runtime.threads, runtime.device)
-    dataset = datasets.load(experiment.dataset, runtime.data_dir)
-    split = partition.split(dataset.y_train, experiment.partition)
+    share = experiment.evaluation.held_out
+    dataset = datasets.load(experiment.dataset, runtime.data_dir, with_test=not share)
     network = models.build(
         experiment.model,
         dataset.input_shape,
@@ -103,7 +108,13 @@ def _workbenches(experiment_json: str, progress: _Uncompared) -> Workbench:
     )
     on_features = network.prefix is not None and runtime.cache_features
     train = acceleration.features(network, dataset.x_train, progress.value) if on_features else None
-    test = acceleration.features(network, dataset.x_test, progress.value) if on_features else None
+    if share:
+        rows = datasets.held_out_rows(dataset.y_train, share)
+        dataset = dataset.held_out(*rows)
+        train, test = (train[rows[0]], train[rows[1]]) if train is not None else (None, None)
+    else:
+        test = acceleration.features(network, dataset.x_test, progress.value) if on_features else None
+    split = partition.split(dataset.y_train, experiment.partition)
     federation = Federation(dataset, split, network.preprocess, train, test)
     algorithm = algorithms.create(experiment)
     jit = use_jit(runtime.jit, device, network)

@@ -60,6 +60,9 @@ class FedDUAL(Algorithm):
         kl_scale_unit: Literal["one", "num_params"] = Field(
             "one", description="num_params: times the number of weights"
         )
+        kl_scope: Literal["trainable", "per_tensor"] = Field(
+            "trainable", description="one softmax over all trained weights, or one for each tensor, added up"
+        )
         temperature: float = Field(1.0, gt=0, description="of the softmax over weights")
 
         dynamic: bool = Field(True, description="the barycenter; off, all layers are averaged")
@@ -121,9 +124,15 @@ class FedDUAL(Algorithm):
         if self.params.divergence == "logits":
             before["logits"] = ctx.forward_all(ctx.global_weights).logits
         if self.params.divergence in ("kl", "reverse_kl"):
-            trainable = ctx.global_weights[: ctx.layout.num_trainable]
-            before["log_q"] = tf.nn.log_softmax(trainable / self.params.temperature)
+            scaled = ctx.global_weights[: ctx.layout.num_trainable] / self.params.temperature
+            before["anchors"] = [(scaled[part], tf.nn.softmax(scaled[part])) for part in self._scopes(ctx.layout)]
         return before
+
+    def _scopes(self, layout: Layout) -> list[slice]:
+        """The parts of the trained weights over which a softmax is taken."""
+        if self.params.kl_scope == "trainable":
+            return [slice(0, layout.num_trainable)]
+        return [slice(entry.start, entry.stop) for entry in layout.entries if entry.trainable]
 
     def start_epoch(self, ctx: ClientContext, epoch: Any, weights: Any, accuracy: Any) -> dict[str, Any]:
         mode = self.params.beta_mode
@@ -164,7 +173,11 @@ class FedDUAL(Algorithm):
             log_p = tf.nn.log_softmax(outputs.logits)
             log_q = tf.nn.log_softmax(tf.gather(ctx.before["logits"], batch.indices))
             return tf.reduce_sum(batch.weights * tf.reduce_sum(tf.exp(log_p) * (log_p - log_q), 1))
-        return _weight_divergence(weights / self.params.temperature, ctx.before["log_q"], reverse=kind == "reverse_kl")
+        scaled = weights if self.params.temperature == 1 else weights / self.params.temperature
+        scopes = self._scopes(ctx.layout)
+        values = [scaled] if len(scopes) == 1 else [scaled[part] for part in scopes]
+        parts = zip(values, ctx.before["anchors"], strict=True)
+        return tf.add_n([_weight_divergence(part, *anchor, kind == "reverse_kl") for part, anchor in parts])
 
     # --- client: what it sends for the masked layers
 
@@ -275,24 +288,23 @@ class FedDUAL(Algorithm):
         return {"algorithm.adaptive": False, "algorithm.dynamic": False}
 
 
-def _weight_divergence(values: Any, log_q: Any, reverse: bool) -> Any:
-    """KL(p || q), or KL(q || p), of p = softmax(values), with its gradient written out: a few passes over the weights.
+def _weight_divergence(values: Any, anchor: Any, q: Any, reverse: bool) -> Any:
+    """KL(p || q), or KL(q || p), of p = softmax(values) and q = softmax(anchor), with its gradient written out.
 
+    With moved = values - anchor and T = sum q e^moved:  p = q e^moved / T  and  log p - log q = moved - log T.
     d KL(p || q) / dv = p (log p - log q - KL);   d KL(q || p) / dv = p - q.
     """
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def divergence(values: Any) -> Any:
-        shifted = values - tf.reduce_max(values)
-        powers = tf.exp(shifted)
+        moved = values - anchor
+        powers = q * tf.exp(moved)
         total = tf.reduce_sum(powers)
-        gap = shifted - log_q - tf.math.log(total)  # log p - log q
-        p = powers / total
+        log_total = tf.math.log(total)
         if reverse:
-            q = tf.exp(log_q)
-            return -tf.reduce_sum(q * gap), lambda change: change * (p - q)
-        value = tf.reduce_sum(p * gap)
-        return value, lambda change: p * ((gap - value) * change)
+            return log_total - tf.tensordot(q, moved, 1), lambda change: change * (powers / total - q)
+        value = tf.tensordot(powers, moved, 1) / total - log_total
+        return value, lambda change: powers * ((moved - (value + log_total)) * (change / total))
 
     return divergence(values)
 

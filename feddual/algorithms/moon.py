@@ -7,9 +7,10 @@ Li, He, Song, CVPR 2021, https://arxiv.org/abs/2103.16257 (Eqs. 2-4).
                global one and the client's own model after its last participation
     server:    x <- sum_k p_k y_k
 
-Differences from the paper: z is the input of the last layer, without the extra projection head, so that all algorithms
-train the same network. At a client's first participation its previous model is the global one, where the term is the
-constant log 2 with zero gradient. The representations by the two fixed models are computed once a round.
+Differences from the paper: z is the input of the last layer, by default without the extra projection head, so that all
+algorithms train the same network (`model.projection: 256` adds the head, for any algorithm). At a client's first
+participation its previous model is the global one, where the term is the constant log 2 with zero gradient. The
+representations by the two fixed models are computed once a round.
 """
 
 from typing import Any

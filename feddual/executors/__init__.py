@@ -7,6 +7,14 @@ from typing import Any, Protocol
 from feddual.plugins import module_names
 
 
+class TaskLost(RuntimeError):
+    """A task that ended one worker after another."""
+
+    def __init__(self, task: int, message: str):
+        super().__init__(message)
+        self.task = task
+
+
 class Executor(Protocol):
     """Runs a function, named by `package.module:function`, over tasks."""
 

@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from feddual.errors import UserError
+from feddual.executors import TaskLost
 
 TRIES = 3  # for one task, when workers die over it
 
@@ -78,9 +79,10 @@ class Processes:
                     except (EOFError, OSError):
                         tries[task] += 1
                         if tries[task] == TRIES:
-                            raise RuntimeError(
+                            raise TaskLost(
+                                task,
                                 f"task {task} of {function_path} ended {TRIES} worker processes, the last with exit "
-                                f"code {worker.process.wait()}; out of memory?"
+                                f"code {worker.process.wait()}; out of memory?",
                             ) from None
                         worker.close()
                         waiting.append(task)

@@ -1,0 +1,146 @@
+"""Studies: names, resuming, failures, tuning on held-out data."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from feddual import config, datasets, study
+from feddual.cli import app
+from feddual.engine import worker_view
+from feddual.errors import UserError
+from feddual.workbench import workbench
+from tests.helpers import TINY, tiny
+
+
+@pytest.fixture
+def grid(tmp_path):
+    """A study of four runs of a second."""
+    experiment = tmp_path / "tiny.yaml"
+    experiment.write_text(yaml.safe_dump(TINY))
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "experiments": [str(experiment)],
+                "seeds": 2,
+                "rows": {
+                    "fedavg": {"algorithm.name": "fedavg"},
+                    "fedprox": {"algorithm.name": "fedprox"},
+                },
+                "tune": {
+                    "rounds": 2,
+                    "held_out": 0.2,
+                    "grid": {"training.learning_rate": [0.001, 0.05]},
+                    "rows": {"fedprox": {"algorithm.proximal_weight": [0.1, 0.4]}},
+                },
+            }
+        )
+    )
+    return path
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, ["study", *map(str, arguments), "--executor", "inline", "--json"])
+    return result, json.loads(result.stdout) if result.stdout.startswith("{") else None
+
+
+def test_shipped_studies_are_valid():
+    for name in study.study_names():
+        loaded = study.load(name)
+        cells = study.cells(loaded, seeds=1)
+        assert len({cell.name for cell in cells}) == len(cells)
+        for cell in cells:
+            cell.experiment({})
+
+
+def test_names_say_what_differs():
+    loaded = study.load("sweep-alpha")
+    assert "fedavg-alpha=0.01-s0" in [cell.name for cell in study.cells(loaded)]
+    assert "cifar100-published-s2" in [cell.name for cell in study.cells(study.load("fidelity"))]
+    rows = {cell.row for cell in study.cells(study.load("paper-fmnist"), ["feddual-mean", "moon"])}
+    assert rows == {"feddual-mean", "moon"}
+
+
+def test_it_goes_on_where_it_stopped_and_says_what_came_out(grid, tmp_path):
+    out = tmp_path / "out"
+    result, first = run(grid, "--seeds", 1, "--out", out)
+    assert result.exit_code == 0
+    assert [(row["row"], row["seeds"]) for row in first["rows"]] == [("fedavg", 1), ("fedprox", 1)]
+    before = (out / "fedavg-s0" / "metrics.jsonl").stat().st_mtime_ns
+    _, second = run(grid, "--out", out)
+    assert (out / "fedavg-s0" / "metrics.jsonl").stat().st_mtime_ns == before
+    assert [row["seeds"] for row in second["rows"]] == [2, 2]
+    assert second["rows"][0]["std"] > 0
+    assert yaml.safe_load((out / "study.yaml").read_text())["name"] == "mine"
+
+
+def test_a_failed_cell_is_recorded_and_the_rest_goes_on(grid, tmp_path):
+    values = yaml.safe_load(grid.read_text())
+    values["rows"] = {"broken": {"model.name": "tests.helpers:no_such_model"}, **values["rows"]}
+    grid.write_text(yaml.safe_dump(values))
+    out = tmp_path / "out"
+    result, facts = run(grid, "--seeds", 1, "--out", out)
+    assert result.exit_code == 1
+    assert list(facts["failed"]) == ["broken-s0"]
+    assert "no_such_model" in (out / "failed" / "broken-s0.txt").read_text()
+    assert [row["row"] for row in facts["rows"]] == ["fedavg", "fedprox"]
+
+
+def test_another_study_in_the_folder_is_refused(grid, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "study.yaml").write_text("name: other\n")
+    result, _ = run(grid, "--out", out)
+    assert result.exit_code == 2
+    assert "'other'" in result.stderr
+    with pytest.raises(UserError, match="--algorithms: fedsgd not in the study"):
+        study.cells(study.load(grid), ["fedsgd"])
+    with pytest.raises(UserError, match="does not say what to tune"):
+        study.trials(study.load("fidelity"))
+
+
+def test_tuning_chooses_on_held_out_data(grid, tmp_path):
+    out = tmp_path / "out"
+    result, facts = run(grid, "--seeds", 1, "--tune", "--out", out)
+    assert result.exit_code == 0, result.stderr
+    chosen = yaml.safe_load((out / "tuned.yaml").read_text())
+    assert len(chosen["fedavg"]["trials"]) == 2
+    assert len(chosen["fedprox"]["trials"]) == 4
+    for entry in chosen.values():
+        assert entry["accuracy"] == max(entry["trials"].values())
+    assert {"fedavg-tuned", "fedprox-tuned"} <= {row["row"] for row in facts["rows"]} | {
+        # A choice that is the default is the same run as the row's own.
+        f"{name}-tuned"
+        for name, entry in chosen.items()
+        if entry["settings"].get("training.learning_rate") == 0.001
+    }
+    trial = config.resolve(yaml.safe_load((out / "tuning/fedavg-learning_rate=0.05/config.yaml").read_text()))
+    assert (trial.evaluation.held_out, trial.training.rounds) == (0.2, 2)
+
+
+def test_held_out_rows_are_stratified_and_leave_the_clients():
+    labels = np.repeat(np.arange(5), 40)
+    kept, held = datasets.held_out_rows(labels, 0.1)
+    assert sorted([*kept, *held]) == list(range(200))
+    assert np.bincount(labels[held]).tolist() == [4] * 5
+    bench = workbench(worker_view(tiny(evaluation__held_out=0.25)))
+    assert len(bench.federation.dataset.y_train) == 180
+    assert len(bench.federation.test()[1]) == 60
+    assert bench.federation.partition.sizes.sum() == 180
+
+
+def test_the_test_part_stays_unopened(tmp_path, monkeypatch):
+    """A file whose test arrays cannot be read serves the held-out protocol."""
+    images = np.zeros((20, 8, 8, 3), np.uint8)
+    images[:, 0, 0, 0] = np.arange(20)
+    labels = np.arange(20) % 10
+    np.savez(tmp_path / "cifar10.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+    known = datasets.content_hash(images, labels)[:32] + "0" * 32  # of a test part that is not this one
+    monkeypatch.setitem(datasets.FINGERPRINTS, "cifar10", known)
+    section = config.variant("dataset", "cifar10")()
+    assert len(datasets.load(section, str(tmp_path), with_test=False).y_test) == 0
+    with pytest.raises(UserError, match="does not hold the original"):
+        datasets.load(section, str(tmp_path))
