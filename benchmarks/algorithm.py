@@ -10,6 +10,7 @@ from _common import report, say
 
 from feddual import api, config
 
+ROUNDS = 15
 CONTESTANTS = {
     "fedavg": {"algorithm.name": "fedavg"},
     "running": {"algorithm.beta_mode": "running"},
@@ -24,11 +25,11 @@ def main() -> None:
         for name, overrides in CONTESTANTS.items():
             experiment = config.resolve("quickstart", {
                 "algorithm.name": "feddual", "partition.name": "iid", "partition.num_clients": 10,
-                "training.rounds": 9, **overrides,
+                "training.rounds": ROUNDS, **overrides,
             })  # fmt: skip
             runs[name] = api.rounds(experiment, out=Path(folder) / name)
         seconds: dict[str, list[float]] = {name: [] for name in runs}
-        for _ in range(9):
+        for _ in range(ROUNDS):
             for name, rounds in runs.items():
                 seconds[name].append(next(rounds).timings["seconds"])
             say("  ".join(f"{name} {values[-1]:.2f} s" for name, values in seconds.items()))

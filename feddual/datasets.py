@@ -153,8 +153,8 @@ def _read_idx(path: Path) -> np.ndarray:
 
 
 def _read_idx_files(files: list[Path], with_test: bool) -> Arrays:
-    x, y = map(_read_idx, files[:2])
-    return (x, y, *map(_read_idx, files[2:])) if with_test else (x, y, x[:0], y[:0])
+    x, y = _read_idx(files[0]), _read_idx(files[1])
+    return (x, y, _read_idx(files[2]), _read_idx(files[3])) if with_test else (x, y, x[:0], y[:0])
 
 
 def _fmnist_layouts(folder: Path) -> Iterator[tuple[Path, Reader]]:

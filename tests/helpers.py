@@ -111,3 +111,11 @@ def frozen_model(input_shape, num_classes):
             layers.Dense(num_classes, name="output"),
         ]
     )
+
+
+def serve(algorithm, server, results, layout, num_clients):
+    """The server's half of a round: take the results in, and finish."""
+    acc = None
+    for result in results:
+        acc = algorithm.accumulate(acc, result, server)
+    return algorithm.finish(server, acc, layout, num_clients)[0]

@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+from scipy.stats import wasserstein_distance
 
 
 def softmax(z):
@@ -62,3 +63,62 @@ def local_training(weights, x, y, orders, batch_size, gradient, optimizer="adam"
                 m = momentum * m - rate * g
                 w = w + m
     return w
+
+
+# --- barycenters of value distributions: vectors as rows, weights that sum to one
+
+
+def distance(p, q, kind="w1"):
+    """Between the values of two vectors: w1, w2 match them in sorted order, l2 by coordinate."""
+    gaps = [abs(a - b) for a, b in (zip(p, q, strict=True) if kind == "l2" else zip(sorted(p), sorted(q), strict=True))]
+    return sum(gaps) / len(gaps) if kind == "w1" else (sum(gap**2 for gap in gaps) / len(gaps)) ** 0.5
+
+
+def gibbs(rows, weights, epsilon, kind="w1", steps=400):
+    """Eqs. 15-16 iterated from the weighted mean, as they stand."""
+    p = weights @ rows
+    for _ in range(steps):
+        gamma = weights * np.exp([-distance(p, row, kind) / epsilon for row in rows])
+        p = gamma @ rows / gamma.sum()
+    return p
+
+
+def in_order_of(values, vector):
+    """The values, the smallest where the vector is smallest, and so on."""
+    return np.sort(values)[np.argsort(np.argsort(vector))]
+
+
+def quantile(rows, weights, kind):
+    """Mean (w2), weighted median (w1) or geometric median of the sorted rows, in the order of the weighted mean."""
+    ranked = np.array([sorted(row) for row in rows], np.float64)
+    if kind == "quantile_w2":
+        values = weights @ ranked
+    elif kind == "quantile_w1":  # some row's value is always a median
+        values = [min(column, key=lambda value: weights @ np.abs(column - value)) for column in ranked.T]
+    else:  # Weiszfeld
+        values = weights @ ranked
+        for _ in range(3000):
+            pull = weights / np.linalg.norm(ranked - values, axis=1)
+            values = pull @ ranked / pull.sum()
+    return in_order_of(values, weights @ rows)
+
+
+def published(distributions, weights, num_iter, epsilon):
+    """The public code's function, transcribed with its SciPy distance and float32 accumulators."""
+    center = np.mean(distributions, axis=0)
+    for _ in range(num_iter):
+        new, total = np.zeros_like(center), np.zeros_like(center)
+        for dist, weight in zip(distributions, weights, strict=True):
+            gamma = np.exp(-wasserstein_distance(center, dist) / epsilon)
+            new += weight * gamma * dist
+            total += weight * gamma
+        center = new / (total + 1e-10)
+    return center
+
+
+def free_support(clouds, weights):
+    """Two clouds of few points: the best of all matchings, and the weighted mean of matched points."""
+    a, b = clouds
+    cost = {order: np.square(a - b[list(order)]).sum() for order in itertools.permutations(range(len(b)))}
+    best = list(min(cost, key=cost.get))
+    return weights[0] * a + weights[1] * b[best]

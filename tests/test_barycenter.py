@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -5,8 +7,10 @@ from hypothesis import strategies as st
 from scipy.stats import wasserstein_distance
 
 from feddual import barycenter
+from tests import reference
 
 EVEN = np.full(4, 0.25)
+UNEVEN = np.array([0.1, 0.2, 0.25, 0.45])  # no subset weighs one half: every weighted median is unique
 
 
 def vectors(seed=0, clients=4, size=30, scale=1.0):
@@ -16,17 +20,10 @@ def vectors(seed=0, clients=4, size=30, scale=1.0):
     )
 
 
-def literal_published(distributions, weights, num_iter, epsilon):
-    """The public code's function, transcribed with its SciPy distance and float32 accumulators."""
-    center = np.mean(distributions, axis=0)
-    for _ in range(num_iter):
-        new, total = np.zeros_like(center), np.zeros_like(center)
-        for dist, weight in zip(distributions, weights, strict=True):
-            gamma = np.exp(-wasserstein_distance(center, dist) / epsilon)
-            new += weight * gamma * dist
-            total += weight * gamma
-        center = new / (total + 1e-10)
-    return center
+def differs_from_the_mean(found, rows, weights):
+    """By a tenth at least: a barycenter that quietly returned the mean would not pass."""
+    mean = weights @ rows
+    return np.linalg.norm(found - mean) >= 0.1 * np.linalg.norm(mean)
 
 
 @given(st.integers(0, 10**6), st.integers(1, 50))
@@ -37,7 +34,7 @@ def test_the_sorted_distance_is_scipys(seed, size):
     np.testing.assert_allclose(barycenter.sorted_distances(p, np.sort(rows, 1)), expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("method", sorted(set(barycenter.METHODS) - {"zero", "published", "free_support"}))
+@pytest.mark.parametrize("method", sorted(set(barycenter.METHODS) - {"zero", "free_support"}))
 def test_obvious_cases(method):
     """One client is its own barycenter; equal clients give themselves."""
     row = vectors()[:1]
@@ -96,6 +93,33 @@ def test_gibbs_is_a_fixed_point_and_unique_for_large_epsilon():
     assert np.linalg.norm(found.vector - rows.mean(0)) >= 0.1 * np.linalg.norm(rows.mean(0))  # it is not the mean
 
 
+@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize("distance", ["w1", "w2", "l2"])
+def test_gibbs_equals_its_twin(distance, relative):
+    """Relative epsilon: 0.8 of the median distance from the mean. l2 goes by coordinate, so it has another answer."""
+    rows = vectors(3)
+    epsilon = 0.8 * np.median([reference.distance(UNEVEN @ rows, row, distance) for row in rows])
+    given = {"epsilon": 0.8, "relative": True} if relative else {"epsilon": epsilon}
+    found = barycenter.gibbs(rows, UNEVEN, **given, max_iter=1000, tol=1e-14, distance=distance)
+    np.testing.assert_allclose(found.vector, reference.gibbs(rows, UNEVEN, epsilon, distance), rtol=1e-10, atol=1e-10)
+    distances = [reference.distance(found.vector, row, distance) for row in rows]
+    np.testing.assert_allclose(found.distances, distances, rtol=1e-10)
+    assert differs_from_the_mean(found.vector, rows, UNEVEN)
+
+
+def test_a_cycle_of_two_and_where_damping_ends():
+    """These clients, found by search, send the plain iteration to and fro; the damped one ends at a fixed point."""
+    rows = np.array([[-1.0, 1.0, 3.0], [2.0, 2.0, -1.0], [0.0, -3.0, 3.0]])
+    weights = np.full(3, 1 / 3)
+    last, before, earlier = (reference.gibbs(rows, weights, 0.25, steps=steps) for steps in (400, 399, 398))
+    np.testing.assert_allclose(last, earlier, atol=1e-12)
+    assert np.abs(last - before).max() > 0.05
+    found = barycenter.gibbs(rows, weights, 0.25, max_iter=1000, tol=1e-13)
+    gamma = np.exp([-reference.distance(found.vector, row) / 0.25 for row in rows])
+    np.testing.assert_allclose(found.vector, gamma @ rows / gamma.sum(), atol=1e-10)
+    assert found.iterations < 1000
+
+
 def test_cycles_of_two_are_damped():
     """Among random heavy-tailed inputs some cycle without damping; with it nearly all converge."""
     rng = np.random.default_rng(0)
@@ -127,15 +151,15 @@ def test_the_distance_does_not_see_which_coordinate_is_which():
 def test_published_equals_the_literal_loop_where_the_head_moves(scale, epsilon):
     rows = vectors(1, scale=scale).astype(np.float32)
     found = barycenter.published(rows, EVEN, epsilon, 40).vector
-    assert np.linalg.norm(found) > 0
-    np.testing.assert_allclose(found, literal_published(rows, EVEN, 40, epsilon), rtol=1e-4, atol=1e-6 * scale)
+    assert differs_from_the_mean(found, rows, EVEN)
+    np.testing.assert_allclose(found, reference.published(rows, EVEN, 40, epsilon), rtol=1e-4, atol=1e-6 * scale)
 
 
 def test_published_collapses_to_exact_zeros_at_ordinary_scales():
     rows = vectors(1).astype(np.float32)
     found = barycenter.published(rows, EVEN, 1e-5, 1000)
     assert (found.vector == 0).all()
-    assert (literal_published(rows, EVEN, 5, 1e-5) == 0).all()
+    assert (reference.published(rows, EVEN, 5, 1e-5) == 0).all()
 
 
 # --- true barycenters
@@ -153,22 +177,27 @@ def test_quantiles_of_comonotone_clients_are_the_mean_and_undo_cancellation_othe
 
 
 @pytest.mark.parametrize(
-    ("method", "order", "power"), [("quantile_w2", 2, 2), ("quantile_w1", 1, 1), ("geometric_median", 2, 1)]
+    ("method", "kind", "power"), [("quantile_w2", "w2", 2), ("quantile_w1", "w1", 1), ("geometric_median", "w2", 1)]
 )
-def test_no_other_vector_has_a_smaller_objective(method, order, power):
-    """Brute force: sum_i lambda_i W(p, p_i)^power is smallest at the barycenter among thousands of candidates."""
-    rng = np.random.default_rng(0)
-    rows = vectors(5, size=6)
-    weights = np.array([0.1, 0.2, 0.3, 0.4])
+def test_the_value_distribution_is_the_brute_force_optimum_and_its_order_the_nearest_to_the_mean(method, kind, power):
+    """All sorted triples on a grid: the smallest sum_i lambda_i W(p, p_i)^power is the barycenter's, within the grid.
 
-    def objective(p):
-        return weights @ barycenter.sorted_distances(p, np.sort(rows, 1), order) ** power
-
-    best = objective(barycenter.METHODS[method](rows, weights).vector)
-    for scale in (0.001, 0.01, 0.1, 1.0):
-        for _ in range(500):
-            candidate = barycenter.METHODS[method](rows, weights).vector + scale * rng.normal(size=6)
-            assert objective(candidate) >= best - 1e-9
+    All six orders of its values: the nearest to the mean is the one returned.
+    """
+    rows = np.array([[3.0, -1.0, 0.5], [-2.0, 1.5, 1.0], [0.0, -4.0, 2.0], [0.2, 2.5, -0.7]])
+    found = barycenter.METHODS[method](rows, UNEVEN).vector
+    values = np.linspace(-4, 3, 71)
+    triples = np.array(list(itertools.combinations_with_replacement(values, 3)))
+    gaps = np.abs(triples[:, None] - np.sort(rows, 1))
+    distances = gaps.mean(2) if kind == "w1" else np.sqrt(np.square(gaps).mean(2))
+    objective = distances**power @ UNEVEN
+    np.testing.assert_allclose(np.sort(found), triples[objective.argmin()], atol=0.1)
+    ours = UNEVEN @ [reference.distance(found, row, kind) ** power for row in rows]
+    assert ours <= objective.min() + 1e-9
+    nearest = min(itertools.permutations(found), key=lambda order: np.linalg.norm(order - UNEVEN @ rows))
+    np.testing.assert_array_equal(found, nearest)
+    np.testing.assert_allclose(found, reference.quantile(rows, UNEVEN, method), rtol=1e-6)
+    assert differs_from_the_mean(found, rows, UNEVEN)
 
 
 @pytest.mark.parametrize("method", ["sinkhorn_log", "sinkhorn_stabilized", "debiased", "lp"])
@@ -176,12 +205,12 @@ def test_the_grid_barycenter_is_the_quantile_barycenter_within_its_bins(method):
     rows = vectors(4, size=200)
     bins = 64 if method == "lp" else 128
     epsilon = 1e-2 if method == "sinkhorn_stabilized" else 1e-3  # below, POT's stabilised solver fails
-    found = barycenter.sinkhorn(rows, EVEN, epsilon, bins, method)
-    exact = barycenter.quantile_w2(rows, EVEN)
+    found = barycenter.sinkhorn(rows, UNEVEN, epsilon, bins, method)
+    exact = reference.quantile(rows, UNEVEN, "quantile_w2")
     width = np.ptp(rows) / bins
     blur = {"sinkhorn_log": 3.0, "sinkhorn_stabilized": 3.0, "debiased": 1.5, "lp": 1.0}[method]  # entropy widens
-    assert np.abs(np.sort(found.vector) - np.sort(exact.vector)).mean() <= blur * width
-    assert found.from_mean >= 0.1 * np.linalg.norm(rows.mean(0))
+    assert np.abs(np.sort(found.vector) - np.sort(exact)).mean() <= blur * width
+    assert differs_from_the_mean(found.vector, rows, UNEVEN)
 
 
 def test_free_support_matches_units_before_it_averages():
@@ -198,3 +227,18 @@ def test_free_support_matches_units_before_it_averages():
     np.testing.assert_allclose(found.distances, np.sqrt(3 * 0.1**2), rtol=1e-6)
     bias = barycenter.free_support(rows, np.full(2, 0.5), (18,))
     np.testing.assert_allclose(bias.vector, rows.mean(0))
+
+
+def test_free_support_is_the_best_of_all_matchings():
+    """Two clients of different weight: the points of one, moved towards their partners in the other."""
+    rng = np.random.default_rng(1)
+    clouds = rng.normal(size=(2, 5, 3))
+    clouds[1] = clouds[0][[3, 0, 4, 1, 2]] + 0.4 * rng.normal(size=(5, 3))
+    rows, weights = clouds.reshape(2, 15), np.array([0.3, 0.7])
+    found = barycenter.free_support(rows, weights, (5, 3)).vector
+    expected = reference.free_support(clouds, weights)
+    np.testing.assert_allclose(np.sort(found.reshape(5, 3), 0), np.sort(expected, 0), rtol=1e-10)
+    assert min(np.abs(found.reshape(5, 3) - expected[list(order)]).max()
+               for order in itertools.permutations(range(5))) < 1e-10  # fmt: skip
+    assert differs_from_the_mean(found, rows, weights)
+    np.testing.assert_allclose(barycenter.free_support(rows[:1], np.ones(1), (5, 3)).vector, rows[0])

@@ -1,5 +1,7 @@
 """One sheet of questions for every algorithm: the package's, and one brought by import path."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -45,14 +47,14 @@ def test_slots_keep_their_names_shapes_and_types_and_one_trace_serves_all(name):
 
     before = shape(server.slots), shape(clients[0])
     for round_index in (1, 2):
-        acc = None
+        results = []
         for client, slots in clients.items():
             identity = worker_view(bench.experiment)
             result = train_client(ClientTask(identity, round_index, client, server.weights, server.slots, slots))
             assert result.is_finite
             clients[client] = result.slots
-            acc = algorithm.accumulate(acc, result, server)
-        server, _ = algorithm.finish(server, acc, layout, 6)
+            results.append(result)
+        server = helpers.serve(algorithm, server, results, layout, 6)
         assert (shape(server.slots), shape(clients[0])) == before
         assert server.weights.dtype == np.float32
         assert server.weights.shape == (layout.size,)
@@ -98,13 +100,46 @@ def test_the_order_of_clients_does_not_matter(name, tmp_path):
     slots = algorithm.init_client(layout, weights)
     results = [train_client(ClientTask(worker_view(bench.experiment), 1, client, weights, server.slots, slots))
                for client in (2, 0, 1)]  # fmt: skip
-    finished = []
-    for order in ((0, 1, 2), (2, 1, 0)):
-        acc = None
-        for position in order:
-            acc = algorithm.accumulate(acc, results[position], server)
-        finished.append(algorithm.finish(server, acc, layout, 6)[0].weights)
+    finished = [helpers.serve(algorithm, server, order, layout, 6).weights for order in (results, results[::-1])]
     np.testing.assert_allclose(finished[0], finished[1], rtol=1e-6, atol=1e-7)
+
+
+# A gradient is no displacement: FedDUAL's head would move by it even where the clients did not.
+DISPLACEMENTS = {"feddual": {"algorithm__update_source": "pseudo", "algorithm__mask": "all"}}
+
+
+@every_algorithm
+@pytest.mark.parametrize(
+    ("weighting", "epochs", "copies"), [("uniform", 2, 1), ("uniform", 2, 3), ("num_examples", 2, 3), ("uniform", 0, 3)]
+)
+def test_identical_clients_agree_and_the_server_takes_their_model(name, weighting, epochs, copies):
+    """Same data, same seed: y_k = y bit for bit, and x' = y, also for one client; without epochs y = x.
+
+    FedDyn's server goes on: h = -alpha copies / 6 (y - x), so x' = y - h / alpha = y + copies / 6 (y - x).
+    """
+    settings = {"training__weighting": weighting, "training__local_epochs": epochs, **DISPLACEMENTS.get(name, {})}
+    bench = workbench(worker_view(tiny(algorithm__name=name, **settings)))
+    algorithm, layout, weights = bench.algorithm, bench.network.layout, bench.initial_weights()
+    server = ServerState(weights, algorithm.init_server(layout, weights))
+    slots = algorithm.init_client(layout, weights)
+    task = ClientTask(worker_view(bench.experiment), 1, 2, weights, server.slots, slots)
+    results = [train_client(task) for _ in range(copies)]
+    y = results[0].weights
+    assert all((result.weights == y).all() for result in results)
+    assert (y == weights).all() == (epochs == 0)
+    expected = y + copies / 6 * (y - weights) if name == "feddyn" else y
+    found = helpers.serve(algorithm, server, results, layout, 6).weights
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+
+
+@every_algorithm
+def test_with_clients_of_one_size_both_weightings_agree(name, tmp_path):
+    a, b = (
+        run(name, tmp_path / weighting, partition={"name": "iid", "num_clients": 6}, training__weighting=weighting)
+        for weighting in ("uniform", "num_examples")
+    )
+    assert set(a.clients["num_examples"]) == {40}
+    np.testing.assert_allclose(weights_of(a), weights_of(b), rtol=1e-5, atol=1e-6)
 
 
 @every_algorithm
@@ -164,3 +199,42 @@ def test_the_two_weightings_by_hand():
     acc = aggregation.add(None, np.float32([1, -2]), 1.0)
     acc = aggregation.add(acc, np.float32([5, 2]), 3.0)
     assert aggregation.mean(acc).tolist() == [4.0, 1.0]
+
+
+TENTH = """
+from dataclasses import replace
+from feddual.algorithms._base import Algorithm
+
+class Tenth(Algorithm):
+    def finish(self, server, acc, layout, num_clients):
+        return replace(server, weights=acc), {}
+
+    def accumulate(self, acc, result, server):
+        return result.weights  # whoever comes last: the order of clients matters
+"""
+
+
+def test_one_more_file_is_covered_unasked(tmp_path):
+    """A copy of the package with a tenth algorithm that is wrong: the sheet above finds the file and the fault."""
+    import re
+    import shutil
+    import subprocess
+    import sys
+    from pathlib import Path
+
+    root = Path(__file__).parents[1]
+    for folder in ("feddual", "tests"):
+        shutil.copytree(root / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "*.npz"))
+    shutil.copy(root / "pyproject.toml", tmp_path)
+    (tmp_path / "feddual/algorithms/tenth.py").write_text(TENTH)
+
+    def sheet(*arguments):
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_contract.py", *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout
+
+    listed = sheet("--collect-only")
+    assert set(re.findall(r"::(\w+)\[.*tenth", listed)) == set(re.findall(r"::(\w+)\[.*fedavg", listed))
+    found = sheet("-k", "tenth and (order or slots)")
+    assert re.search(r"FAILED .*test_the_order_of_clients_does_not_matter\[tenth\]", found)
+    assert "1 failed, 1 passed" in found

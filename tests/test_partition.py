@@ -21,13 +21,15 @@ def call(name, labels, alpha, **keywords):
 
 
 @pytest.mark.parametrize(
-    ("dataset", "draws", "minimum", "median", "maximum", "floor", "above_100"),
-    [("fmnist", 60846, 10, 24, 4887, 38, 34), ("cifar10", 50877, 10, 13, 5912, 45, 29),
-     ("cifar100", 58968, 100, 569, 1786, None, None)],
+    ("dataset", "draws", "distinct", "minimum", "median", "maximum", "floor", "above_100"),
+    [("fmnist", 60846, 44614, 10, 24, 4887, 38, 34), ("cifar10", 50877, 39580, 10, 13, 5912, 45, 29),
+     ("cifar100", 58968, 40304, 100, 569, 1786, None, None)],
 )  # fmt: skip
-def test_published_sizes_for_seed_42(dataset, draws, minimum, median, maximum, floor, above_100):
+def test_published_sizes_for_seed_42(dataset, draws, distinct, minimum, median, maximum, floor, above_100):
     """Known from running the public code's arithmetic; sizes depend on the random stream only, not on the images."""
-    sizes = partition.published(BALANCED[dataset]).sizes
+    found = partition.published(BALANCED[dataset])
+    sizes = found.sizes
+    assert len(set(found.indices.tolist())) == distinct
     assert (sizes.sum(), sizes.min(), np.median(sizes), sizes.max()) == (draws, minimum, median, maximum)
     if floor is not None:
         assert ((sizes == 10).sum(), (sizes > 100).sum()) == (floor, above_100)
@@ -53,10 +55,11 @@ def test_published_is_the_public_code_bit_for_bit():
 @given(st.integers(2, 12), st.sampled_from([0.01, 0.3, 5.0]), st.integers(0, 99))
 def test_published_gives_every_client_every_class(num_clients, alpha, seed):
     labels = np.random.default_rng(seed).integers(0, 4, 200)
-    found = partition.published(labels, num_clients=num_clients, alpha=alpha, seed=seed)
-    assert (found.histograms(labels, 4) >= 1).all()
-    for client in range(num_clients):
-        assert len(set(found.client(client).tolist())) == len(found.client(client))
+    for rule in (partition.published, partition.published_disjoint):
+        found = rule(labels, num_clients=num_clients, alpha=alpha, seed=seed)
+        assert (found.histograms(labels, 4) >= 1).all()
+        for client in range(num_clients):
+            assert len(set(found.client(client).tolist())) == len(found.client(client))
 
 
 @settings(max_examples=40, deadline=None)

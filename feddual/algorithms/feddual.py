@@ -177,7 +177,7 @@ class FedDUAL(Algorithm):
         scopes = self._scopes(ctx.layout)
         values = [scaled] if len(scopes) == 1 else [scaled[part] for part in scopes]
         parts = zip(values, ctx.before["anchors"], strict=True)
-        return tf.add_n([_weight_divergence(part, *anchor, kind == "reverse_kl") for part, anchor in parts])
+        return tf.add_n([_weight_divergence(part, anchor, q, kind == "reverse_kl") for part, (anchor, q) in parts])
 
     # --- client: what it sends for the masked layers
 

@@ -1,0 +1,1 @@
+"""Probes that run during training: one file each, found by its name."""
