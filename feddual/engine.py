@@ -66,7 +66,8 @@ class ProbeHost:
     path: Path  # probes/<name>/ of the run
     round_index: int
     bench: workbench.Workbench
-    weights: np.ndarray
+    previous: np.ndarray  # the global weights before the round
+    weights: np.ndarray  # and after it
 
 
 def rounds(
@@ -137,7 +138,8 @@ def _rounds(
     _write_facts(experiment, run, bench)
     run.cut_back(first - 1)
     for probe in active:
-        probe.start(ProbeHost(run.path / "probes" / probe.name, first - 1, bench, server.weights))
+        folder = run.path / "probes" / probe.name
+        probe.start(ProbeHost(folder, first - 1, bench, server.weights, server.weights))
     history = run.rows("metrics")
     reporters = [sinks.create(name, run.path, experiment.to_dict(), history) for name in experiment.sinks]
     executor = executors.create(experiment.runtime)
@@ -157,7 +159,14 @@ def _rounds(
             costs = [float(size) for size in bench.federation.partition.sizes[clients]]
             tasks = [
                 ClientTask(
-                    identity, round_index, int(client), server.weights, server.slots, states.get(int(client)), due
+                    identity,
+                    round_index,
+                    int(client),
+                    server.weights,
+                    server.slots,
+                    states.get(int(client)),
+                    due,
+                    total,
                 )
                 for client in clients
             ]
@@ -166,6 +175,7 @@ def _rounds(
             acc: Any = None
             rows: list[dict[str, Any]] = []
             measured: dict[str, dict[int, Any]] = {probe.name: {} for probe in due}
+            gathered: dict[str, Any] = {}
             client_seconds = 0.0
             server_seconds = 0.0
             for result in executor.imap("feddual.workbench:train_client", tasks, costs):
@@ -178,6 +188,9 @@ def _rounds(
                     acc = algorithm.accumulate(acc, result, server)
                     states.put(result.client_id, result.slots)
                 server_seconds += time.perf_counter() - before
+                for probe in due if result.is_finite else ():
+                    share = algorithm.client_weight(result)
+                    gathered[probe.name] = probe.accumulate(gathered.get(probe.name), result, server.weights, share)
             trained = time.perf_counter()
 
             # 4. Aggregate.
@@ -199,8 +212,8 @@ def _rounds(
             run.append("clients", rows)
             run.append("metrics", [metrics])
             for probe in due:
-                host = ProbeHost(run.path / "probes" / probe.name, round_index, bench, server.weights)
-                probe.record(host, measured[probe.name])
+                host = ProbeHost(run.path / "probes" / probe.name, round_index, bench, previous.weights, server.weights)
+                probe.record(host, measured[probe.name], gathered.get(probe.name))
             for reporter in reporters:
                 reporter.record(metrics)
 

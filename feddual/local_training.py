@@ -8,6 +8,7 @@ compiled or assigned per client.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ class ClientTask:
     server_slots: Slots = field(default_factory=dict)
     client_slots: Slots = field(default_factory=dict)
     probes: tuple[Any, ...] = ()
+    num_rounds: int = 0  # of the whole run
 
 
 class Optimizer:
@@ -79,6 +81,7 @@ class State(NamedTuple):
     optimizer: list[Any]
     gradient_sum: Any  # of the gradients as they come from the loss
     step: Any
+    square_sums: Any  # of their squared norms, for each trainable entry; empty unless asked for
 
 
 class LocalTraining:
@@ -98,6 +101,7 @@ class LocalTraining:
                 of a last short batch that do not exist get the weight zero.
         """
         self.layout = forward.layout
+        self._trainable = [entry for entry in forward.layout.entries if entry.trainable]
         self.algorithm = algorithm
         self.training = training
         self.forward = forward
@@ -105,8 +109,15 @@ class LocalTraining:
         self.device = device
         self.jit = jit
         # With XLA each padded size is a trace of its own; otherwise one trace with a dynamic size serves all clients.
-        self.run = tf.function(
-            self._run, autograph=False, jit_compile=jit, input_signature=None if jit else self._signature()
+        signature = None if jit else self._signature()
+        self.run = tf.function(self._run, autograph=False, jit_compile=jit, input_signature=signature)
+        self.run_with_norms = tf.function(
+            partial(self._run, norms=True), autograph=False, jit_compile=jit, input_signature=signature
+        )
+        self.gradient_at = tf.function(
+            lambda weights, x, y: self._gradient(weights, x, y, tf.shape(y)[0], None),
+            autograph=False,
+            input_signature=[signature[0], signature[4], signature[5]] if signature else None,
         )
 
     def _signature(self) -> list[Any]:
@@ -138,8 +149,9 @@ class LocalTraining:
         orders: Any,
         num_examples: Any,
         seed: Any,
+        norms: bool = False,
     ) -> dict[str, Any]:
-        """Traced: all of a client's work in a round."""
+        """Traced: all of a client's work in a round; with `norms`, those of the steps' gradients are added up."""
         algorithm, epochs, num_trainable = self.algorithm, self.training.local_epochs, self.layout.num_trainable
         num_batches = (num_examples + self.training.batch_size - 1) // self.training.batch_size
         ctx = ClientContext(
@@ -169,8 +181,9 @@ class LocalTraining:
 
         weights = start[:num_trainable]
         state = State(
-            weights, start[num_trainable:], self.optimizer.init(weights), tf.zeros_like(weights), tf.constant(0)
-        )
+            weights, start[num_trainable:], self.optimizer.init(weights), tf.zeros_like(weights), tf.constant(0),
+            tf.zeros([len(self._trainable) if norms else 0]),
+        )  # fmt: skip
         losses = accuracies = tf.zeros([epochs], start.dtype)
         if epochs:
             _, state, losses, accuracies = tf.while_loop(
@@ -181,6 +194,7 @@ class LocalTraining:
             "weights": final,
             "gradient_sum": state.gradient_sum,
             "steps": state.step,
+            "square_sums": state.square_sums,
             "epoch_loss": losses,
             "epoch_accuracy": accuracies,
             "extras": algorithm.after_training(ctx, final),
@@ -280,7 +294,11 @@ class LocalTraining:
         hits = tf.equal(tf.argmax(outputs.logits, 1, tf.int32), batch.y)
         count = tf.cast(batch.count, weights.dtype)
         correct += count * tf.reduce_sum(tf.where(hits, batch.weights, 0.0))
-        state = State(weights, statistics, slots, state.gradient_sum + gradient, state.step + 1)
+        squares = state.square_sums
+        if squares.shape[0]:
+            parts = [gradient[entry.slice] for entry in self._trainable]
+            squares += tf.stack([tf.tensordot(part, part, 1) for part in parts])
+        state = State(weights, statistics, slots, state.gradient_sum + gradient, state.step + 1, squares)
         return state, loss_sum + cross_entropy * count, correct
 
     def train(self, task: ClientTask, x: Any, y: np.ndarray, seed: int) -> tuple[ClientResult, Trained]:
@@ -292,9 +310,8 @@ class LocalTraining:
         count = np.int32(len(y))
         with tf.device(self.device):
             inputs, labels, padded = self._padded(x, y, orders) if self.jit else (x, y, orders)
-            out = self.run(
-                start, task.weights, task.server_slots, task.client_slots, inputs, labels, padded, count, dropout
-            )
+            run = self.run_with_norms if any(probe.wants_step_norms for probe in task.probes) else self.run
+            out = run(start, task.weights, task.server_slots, task.client_slots, inputs, labels, padded, count, dropout)
         out = tf.nest.map_structure(lambda tensor: tensor.numpy(), out)
         trained = Trained(
             out["weights"],
@@ -303,6 +320,7 @@ class LocalTraining:
             out["epoch_loss"],
             out["epoch_accuracy"],
             out["extras"],
+            out["square_sums"],
         )
         ctx = ClientContext(
             self.layout, task.weights, task.server_slots, task.client_slots, x, y, len(y), self.training.learning_rate

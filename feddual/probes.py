@@ -6,12 +6,16 @@ records. Which rounds it measures follows from its config alone, so a resumed ru
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from feddual.errors import UserError
 from feddual.plugins import load_attribute
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class Probe:
     """
 
     name = "probe"
+    wants_step_norms = False  # whether the local loop shall add up the squared norms of its steps' gradients
 
     def __init__(self, every: int = 1, rounds: list[int] | tuple[int, ...] = (), log_spaced: int = 0):
         self.schedule = Schedule(every, tuple(rounds), log_spaced)
@@ -57,18 +62,46 @@ class Probe:
     def start(self, host: Any) -> None:
         """Runs on the host before the first round, and after a resume: forget what lies after `host.round_index`."""
 
-    def record(self, host: Any, measured: Mapping[int, dict[str, Any]]) -> None:
-        """Runs on the host after a measured round, with what each client returned."""
+    def accumulate(self, acc: Any, result: Any, weights: np.ndarray, share: float) -> Any:
+        """Runs on the host for each client's finite result, in client order, with None at first.
+
+        For quantities of the whole round that need vectors: what is needed of them stays in `acc`, the rest goes.
+
+        Args:
+            acc: What the last call returned.
+            result: The client's result, `result.probes[name]` what `client_measure` returned.
+            weights: The global weights the client began with.
+            share: The client's weight in the average, before it is normalised.
+        """
+        return None
+
+    def record(self, host: Any, measured: Mapping[int, dict[str, Any]], acc: Any) -> None:
+        """Runs on the host after a measured round, with what each client returned and what was accumulated."""
+
+    @classmethod
+    def read(cls, folder: Path) -> "pd.DataFrame":
+        """What was recorded in `probes/<name>/` of a run."""
+        import pandas as pd
+
+        files = sorted(folder.glob("*.jsonl"))
+        if not files:
+            raise UserError(f"{folder}: nothing recorded here")
+        return pd.concat([pd.read_json(file, lines=True) for file in files], ignore_index=True)
+
+
+def find(name: str) -> type[Probe]:
+    """The class of a probe: one of the diagnostics package, or `package.module:Class`."""
+    path = name if ":" in name else f"diagnostics.probes.{name.replace('-', '_')}:PROBE"
+    found: type[Probe] = load_attribute(path, f"probes: {name!r}")
+    return found
 
 
 def create(settings: Mapping[str, Any]) -> Probe:
     """The probe of a config entry such as `{name: gradient-norms, every: 5}`."""
     parameters = dict(settings)
     name = parameters.pop("name")
-    path = name if ":" in name else f"diagnostics.probes.{name.replace('-', '_')}:PROBE"
-    cls = load_attribute(path, f"probes: {name!r}")
     try:
-        probe: Probe = cls(**parameters)
+        probe: Probe = find(name)(**parameters)
     except TypeError as error:
         raise UserError(f"probes: {name!r} does not take {sorted(parameters)}: {error}") from error
     return probe

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from feddual import acceleration, algorithms, config, datasets, devices, models, partition, seeding
-from feddual._lazy import tf
+from feddual._lazy import keras, tf
 from feddual.algorithms._base import Algorithm, ClientResult, Trained
 from feddual.errors import UserError
 from feddual.evaluation import Evaluator
@@ -53,6 +53,41 @@ class Workbench:
         x, y = self.federation.test()
         return Evaluator(self.training.forward, x, y, self.experiment.evaluation.batch_size, self.device)
 
+    def gradient(self, weights: np.ndarray, x: Any, y: np.ndarray) -> np.ndarray:
+        """The gradient (num_trainable,) of the mean cross-entropy at given weights on given data."""
+        with tf.device(self.device):
+            return self.training.gradient_at(weights, x, y).numpy()
+
+    def activations(self, weights: np.ndarray, x: Any) -> dict[str, np.ndarray]:
+        """The output of each layer that has trained weights, flattened, for given weights and inputs."""
+        layers, run = self._activations
+        return {
+            name: value.numpy().reshape(int(x.shape[0]), -1)
+            for name, value in zip(layers, run(weights, x), strict=True)
+        }
+
+    @cached_property
+    def _activations(self) -> tuple[list[str], Any]:
+        forward, model = self.training.forward, self.network.model
+        base = self.network.trained if self.federation.train_features is not None else model
+        place = {id(variable): number for number, variable in enumerate(model.trainable_variables)}
+        entries = self.network.layout.entries
+        named = {
+            entries[place[id(layer.trainable_variables[0])]].layer: layer
+            for layer in base.layers
+            if layer.trainable_variables
+        }
+        part = keras.Model(base.inputs, [layer.output for layer in named.values()])
+        chosen = [place[id(variable)] for variable in part.trainable_variables]
+
+        def run(weights: Any, x: Any) -> Any:
+            tensors = forward.tensors(weights)
+            fixed = [variable.value for variable in part.non_trainable_variables]
+            outputs = part.stateless_call([tensors[number] for number in chosen], fixed, x, training=False)[0]
+            return outputs if isinstance(outputs, list) else [outputs]
+
+        return list(named), tf.function(run, autograph=False)
+
     def initial_weights(self) -> np.ndarray:
         return read(self.network.model)
 
@@ -66,6 +101,11 @@ class Measured:
     trained: Trained
     x: Any
     y: np.ndarray
+
+    def gradient(self, weights: np.ndarray, rows: Any = None) -> np.ndarray:
+        """The gradient of the mean cross-entropy over the client's data, or some rows of it, without dropout."""
+        x, y = (self.x, self.y) if rows is None else (tf.gather(self.x, rows), self.y[rows])
+        return self.bench.gradient(weights, x, y)
 
 
 def workbench(experiment: str, progress: acceleration.Progress | None = None) -> Workbench:

@@ -71,7 +71,7 @@ class NormProbe(Probe):
     def client_measure(self, ctx):
         return {"norm": float(np.linalg.norm(ctx.trained.weights - ctx.task.weights))}
 
-    def record(self, host, measured):
+    def record(self, host, measured, acc):
         host.path.mkdir(parents=True, exist_ok=True)
         with open(host.path / "norms.jsonl", "a") as file:
             for client, values in measured.items():

@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 from feddual import api, config
+from feddual._lazy import tf
+from feddual.algorithms._base import ClientContext
 from feddual.engine import worker_view
 from feddual.local_training import ClientTask
+from feddual.weights import Entry, Layout
 from feddual.workbench import train_client, workbench
 from tests import reference
 from tests.helpers import tiny
@@ -62,15 +65,16 @@ def test_the_gradient_of_the_adaptive_loss(kind):
     np.testing.assert_allclose(trained.gradient_sum, 0.5 * plain + 0.5 * extra, rtol=1e-4, atol=1e-5)
 
 
-def divergence_and_gradient(w, g, reverse=False):
-    """feddual's divergence of softmax-ed weights, in float64."""
-    from feddual._lazy import tf
-    from feddual.algorithms.feddual import _weight_divergence
-
-    values = tf.constant(w, tf.float64)
+def divergence_and_gradient(w, g, kind="kl"):
+    """Twice feddual's loss at beta = 0.5 and no cross-entropy, through its hooks, in float64."""
+    algorithm = workbench(worker_view(feddual(algorithm__divergence=kind, algorithm__beta_mode="fixed_half"))).algorithm
+    layout = Layout([Entry("output/kernel", "output", "Dense", "kernel", (len(w),), 0, True)])
+    ctx = ClientContext(layout, tf.constant(g), {}, {}, None, None, 1, 0.1)
+    values = tf.constant(w)
+    ctx = ctx.with_(before=algorithm.before_training(ctx), epoch=algorithm.start_epoch(ctx, 0, values, 0.0))
     with tf.GradientTape() as tape:
         tape.watch(values)
-        found = _weight_divergence(values, tf.nn.log_softmax(tf.constant(g, tf.float64)), reverse)
+        found = 2 * algorithm.loss_term(ctx, values, None, None, tf.constant(0.0, tf.float64))
     return found.numpy(), tape.gradient(found, values).numpy()
 
 
@@ -84,12 +88,12 @@ def test_the_divergence_its_gradient_and_its_zero(kind):
         p, q = (softmax(w), softmax(g)) if kind == "kl" else (softmax(g), softmax(w))
         return np.sum(p * np.log(p / q))
 
-    found, gradient = divergence_and_gradient(w, g, kind == "reverse_kl")
+    found, gradient = divergence_and_gradient(w, g, kind)
     assert found == pytest.approx(value(w), rel=1e-10)
     np.testing.assert_allclose(gradient, divergence_gradient(kind, w, g), rtol=1e-10, atol=1e-14)
     differences = [(value(w + step) - value(w - step)) / 2e-5 for step in 1e-5 * np.eye(12)]
     np.testing.assert_allclose(gradient, differences, rtol=1e-6, atol=1e-9)
-    nothing, flat = divergence_and_gradient(g, g, kind == "reverse_kl")
+    nothing, flat = divergence_and_gradient(g, g, kind)
     assert abs(nothing) < 1e-14
     np.testing.assert_allclose(flat, 0, atol=1e-14)
 
@@ -130,7 +134,7 @@ def test_beta_in_the_first_epoch(mode):
 
 @pytest.mark.parametrize("mode", ["per_epoch", "running", "per_step", "previous_participation", "fixed_half"])
 def test_beta_follows_the_accuracies(mode):
-    """Three epochs of one batch by hand; each step is (1 - beta) times the gradient, beta = sigmoid(A_local - A_global).
+    """Three epochs of one batch by hand: steps of (1 - beta) times the gradient, beta = sigmoid(A_local - A_global).
 
     A_local is the accuracy now (per_epoch, per_step: the batch is all the data), one step ago (running), or, of a
     client that reached 0.9 when it last took part, 0.9.
@@ -166,9 +170,6 @@ def test_beta_follows_the_accuracies(mode):
 @pytest.mark.parametrize(("scale", "low", "high"), [(1.0, 0.26894142, 0.73105858), (100.0, 0.0, 1.0)])
 def test_betas_range(scale, low, high):
     """From sigmoid(-1), all forgotten, to sigmoid(1), all learned; in percent nearly from 0 to 1."""
-    from feddual._lazy import tf
-    from feddual.algorithms._base import ClientContext
-
     asked = feddual(algorithm__beta_scale=scale)
     algorithm = workbench(worker_view(asked)).algorithm
     for local, right, expected in ((0.0, 1.0, low), (0.5, 0.5, 0.5), (1.0, 0.0, high)):
@@ -219,8 +220,6 @@ def test_what_clients_send(source):
 
 def test_the_backward_pass_ends_at_the_masked_layers():
     """In the traced graph no gradient operation belongs to a layer before the mask."""
-    from feddual._lazy import tf
-
     bench = workbench(
         worker_view(
             feddual(
@@ -317,9 +316,9 @@ def test_clients_weigh_by_their_examples_in_the_barycenter_too(tmp_path):
     np.testing.assert_allclose(weights_of(done), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("epsilon", "moves"), [(1e-5, False), (20.0, True)])
+@pytest.mark.parametrize(("epsilon", "moves"), [(1e-5, False), (3.0, True)])
 def test_a_published_round_equals_the_public_loop(epsilon, moves, tmp_path):
-    """Body: the mean. Head: minus the transcribed loop on summed gradients; frozen at 1e-5, moving at a large epsilon."""
+    """Body: the mean. Head: minus the transcribed loop on summed gradients; frozen at 1e-5, moving at 3."""
     asked = feddual(algorithm__preset="published", algorithm__epsilon=epsilon, training__rounds=1)
     done, glob, results = one_round(asked, tmp_path)
     expected = np.mean([result.weights for result in results], axis=0)
@@ -327,7 +326,9 @@ def test_a_published_round_equals_the_public_loop(epsilon, moves, tmp_path):
     for part in (slice(0, 32), slice(32, 36)):
         bar = reference.published(sources[:, part], np.full(3, 1 / 3), 1000, epsilon)
         expected[56:][part] = glob[56:][part] - bar
-        assert (np.linalg.norm(bar - sources[:, part].mean(0)) > 0.1 * np.linalg.norm(bar)) == moves or not bar.any()
+        mean = sources[:, part].mean(0)
+        assert bar.any() == moves
+        assert np.linalg.norm(bar - mean) >= 0.1 * np.linalg.norm(mean)
     np.testing.assert_allclose(weights_of(done), expected, rtol=1e-4, atol=1e-4)
     assert (np.abs(weights_of(done) - glob)[56:].max() > 0.1) == moves
 
@@ -337,7 +338,8 @@ def test_free_support_through_feddual(tmp_path):
     asked = feddual(
         algorithm__barycenter="free_support",
         algorithm__mask="output",
-        algorithm__update_source="grad_end_sum",
+        algorithm__update_source="grad_start_mean",
+        partition__alpha=0.1,
         training__clients_per_round=2,
         training__rounds=1,
     )
@@ -347,8 +349,8 @@ def test_free_support_through_feddual(tmp_path):
     moved = (glob - weights_of(done))[56:].astype(np.float64)
     gaps = np.abs(moved[:32].reshape(8, 1, 4) - points).max(2)
     assert sorted(gaps.argmin(1)) == list(range(8))  # the same points, in the order of one of the clients
-    assert gaps.min(1).max() < 1e-4
-    np.testing.assert_allclose(moved[32:], sources[:, 32:].mean(0), rtol=1e-5, atol=1e-5)
+    assert gaps.min(1).max() < 1e-6
+    np.testing.assert_allclose(moved[32:], sources[:, 32:].mean(0), rtol=1e-5, atol=1e-6)
     assert np.linalg.norm(moved[:32] - sources[:, :32].mean(0)) >= 0.1 * np.linalg.norm(sources[:, :32].mean(0))
 
 

@@ -75,6 +75,7 @@ class Trained:
     epoch_loss: np.ndarray  # mean over each epoch's batches, while training
     epoch_accuracy: np.ndarray
     extras: dict[str, np.ndarray]  # what after_training returned
+    square_sums: np.ndarray  # of the steps' gradients, for each trainable entry; empty unless a probe asks
 
 
 @dataclass(frozen=True)
