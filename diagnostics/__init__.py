@@ -9,6 +9,7 @@ from typing import Any
 _HOMES = {
     "GradientNormProbe": "diagnostics.probes.gradient_norms",
     "GradientNormCallback": "diagnostics.callback",
+    "gradient_norms": "diagnostics.offline",
 }
 
 

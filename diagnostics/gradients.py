@@ -240,6 +240,14 @@ def ratios(
     return pd.DataFrame(lines, columns=["definition", "layer", "ratio", "low", "high", "runs", "rounds"])
 
 
+def level(
+    runs: Sequence["pd.DataFrame"], names: Sequence[str], normalisation: str = "rms", samples: int = 2000, seed: int = 0
+) -> "pd.DataFrame":
+    """The geometric mean of each quantity over rounds and runs, with an interval as in `ratios`."""
+    ones = [frame.assign(value=1.0) for frame in runs]
+    return ratios(ones, runs, names, normalisation, samples, seed).rename(columns={"ratio": "mean"})
+
+
 def _bootstrap(runs: Sequence[np.ndarray], samples: int, rng: np.random.Generator) -> np.ndarray:
     """Means over resampled runs, and within each over resampled blocks of rounds; shape (samples, layers)."""
     means = np.empty((samples, runs[0].shape[1]))

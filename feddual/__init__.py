@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Run", "UserError", "compare", "open", "resolve", "rounds", "run"]
+__all__ = ["Run", "UserError", "compare", "open", "replay", "resolve", "rounds", "run"]
 
 if TYPE_CHECKING:
-    from feddual.api import Run, compare, open, rounds, run
+    from feddual.api import Run, compare, open, replay, rounds, run
     from feddual.config import resolve
     from feddual.errors import UserError
 

@@ -184,6 +184,31 @@ def run(
     return Run(path)
 
 
+def replay(item: "Run | str | os.PathLike[str]", round_index: int, probes: "Sequence[Probe]", out: Path) -> None:
+    """Do one round of a run again, with probes: the same clients, batches and bits, from the checkpoint before it.
+
+    Args:
+        item: The run; nothing in it changes.
+        round_index: The round; the checkpoint of the one before must be there, unless it is the first.
+        probes: They measure this round.
+        out: A folder that does not exist yet; the probes' files are in its `probes/`.
+    """
+    from feddual import engine
+
+    run_ = item if isinstance(item, Run) else Run(item)
+    experiment = configs.resolve(run_.config, {"training.rounds": round_index, "probes": [], "sinks": []})
+    copy = RunDir(out)
+    copy.create()
+    if round_index > 1:
+        checkpoint = run_._dir.read_checkpoint(round_index - 1)
+        for client, digest in checkpoint.client_states.items():
+            copy.write_client_state(client, run_._dir.read_client_state(client, digest))
+        copy.write_checkpoint(checkpoint)
+        copy.write_config(experiment.to_yaml())
+    for _ in engine.rounds(experiment, out, resume=True, extra_probes=probes):
+        pass
+
+
 def open(path: str | os.PathLike[str]) -> Run:
     """The run in a directory."""
     return Run(path)

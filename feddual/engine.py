@@ -344,4 +344,5 @@ def _round_row(
         "bytes_up": 4 * up * len(rows),
         "update_norm": float(np.sqrt(sum(norm**2 for norm in norms.values()))),
         "update_norms": norms,
+        **{name: mean(name) for name in bench.algorithm.epoch_facts if good and name in good[0]},
     }

@@ -152,6 +152,7 @@ class LocalTraining:
         norms: bool = False,
     ) -> dict[str, Any]:
         """Traced: all of a client's work in a round; with `norms`, those of the steps' gradients are added up."""
+        names = self.algorithm.epoch_facts
         algorithm, epochs, num_trainable = self.algorithm, self.training.local_epochs, self.layout.num_trainable
         num_batches = (num_examples + self.training.batch_size - 1) // self.training.batch_size
         ctx = ClientContext(
@@ -162,7 +163,7 @@ class LocalTraining:
         )  # fmt: skip
         ctx = ctx.with_(before=algorithm.before_training(ctx))
 
-        def train_epoch(epoch: Any, state: State, losses: Any, accuracies: Any) -> Any:
+        def train_epoch(epoch: Any, state: State, losses: Any, accuracies: Any, facts: Any) -> Any:
             previous = tf.cond(epoch > 0, lambda: accuracies[epoch - 1], lambda: tf.zeros([], accuracies.dtype))
             whole = tf.concat([state.weights, state.statistics], 0)
             epoch_ctx = ctx.with_(epoch=algorithm.start_epoch(ctx, epoch, whole, previous))
@@ -176,8 +177,11 @@ class LocalTraining:
                 ),
                 (0, state, none, none),
             )  # fmt: skip
-            here = tf.one_hot(epoch, epochs, dtype=start.dtype) / tf.cast(num_examples, start.dtype)
-            return epoch + 1, state, losses + here * loss_sum, accuracies + here * correct
+            now = tf.one_hot(epoch, epochs, dtype=start.dtype)
+            here = now / tf.cast(num_examples, start.dtype)
+            if names:
+                facts += now[:, None] * tf.stack([epoch_ctx.epoch[name] for name in names])
+            return epoch + 1, state, losses + here * loss_sum, accuracies + here * correct, facts
 
         weights = start[:num_trainable]
         state = State(
@@ -185,9 +189,10 @@ class LocalTraining:
             tf.zeros([len(self._trainable) if norms else 0]),
         )  # fmt: skip
         losses = accuracies = tf.zeros([epochs], start.dtype)
+        facts = tf.zeros([epochs, len(names)], start.dtype)
         if epochs:
-            _, state, losses, accuracies = tf.while_loop(
-                lambda epoch, *_: epoch < epochs, train_epoch, (0, state, losses, accuracies)
+            _, state, losses, accuracies, facts = tf.while_loop(
+                lambda epoch, *_: epoch < epochs, train_epoch, (0, state, losses, accuracies, facts)
             )
         final = tf.concat([state.weights, state.statistics], 0)
         return {
@@ -197,6 +202,7 @@ class LocalTraining:
             "square_sums": state.square_sums,
             "epoch_loss": losses,
             "epoch_accuracy": accuracies,
+            "epoch_facts": facts,
             "extras": algorithm.after_training(ctx, final),
         }
 
@@ -320,6 +326,7 @@ class LocalTraining:
             out["epoch_loss"],
             out["epoch_accuracy"],
             out["extras"],
+            out["epoch_facts"],
             out["square_sums"],
         )
         ctx = ClientContext(
@@ -337,6 +344,9 @@ class LocalTraining:
             "update_norm": float(np.sqrt(sum(norm**2 for norm in norms.values()))),
             "update_norms": norms,
         }
+        if len(trained.epoch_facts):
+            means = trained.epoch_facts.mean(0)
+            metrics |= {name: float(mean) for name, mean in zip(self.algorithm.epoch_facts, means, strict=True)}
         seconds = time.perf_counter() - started
         return ClientResult(task.client_id, len(y), trained.weights, payload, slots, metrics, seconds=seconds), trained
 

@@ -18,7 +18,7 @@ import json
 import os
 import warnings
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -99,7 +99,7 @@ class RunDir:
 
     def append(self, log: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add rows to a log, in one write."""
-        text = "".join(json.dumps(row, separators=(",", ":"), allow_nan=True) + "\n" for row in rows)
+        text = _lines(rows)
         descriptor = os.open(self.path / f"{log}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             os.write(descriptor, text.encode())
@@ -113,13 +113,12 @@ class RunDir:
             return []
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines(True) if line.endswith("\n")]
 
-    def cut_back(self, round_index: int) -> None:
+    def cut_back(self, round_index: int, logs: Sequence[str] = LOGS) -> None:
         """Forget all rows after a round."""
-        for log in LOGS:
+        for log in logs:
             if (self.path / f"{log}.jsonl").is_file():
                 kept = [row for row in self.rows(log) if row["round"] <= round_index]
-                text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in kept)
-                atomic_write(self.path / f"{log}.jsonl", text.encode())
+                atomic_write(self.path / f"{log}.jsonl", _lines(kept).encode())
 
     # --- state
 
@@ -220,6 +219,10 @@ class RunDir:
             for path in states.iterdir():
                 if path.name not in needed:
                     path.unlink()
+
+
+def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
 
 
 def npz_bytes(**arrays: Any) -> bytes:

@@ -98,6 +98,21 @@ def test_the_divergence_its_gradient_and_its_zero(kind):
     np.testing.assert_allclose(flat, 0, atol=1e-14)
 
 
+def test_kl_per_tensor_adds_up_the_tensors_own():
+    """Two tensors, each with its own softmax, are two independent divergences; one scope couples them."""
+    asked = feddual(algorithm__kl_scope="per_tensor", model__hidden=[])
+    bench = workbench(worker_view(asked))
+    scopes = bench.algorithm._scopes(bench.network.layout)
+    assert [part.stop - part.start for part in scopes] == [24, 4]
+    rng = np.random.default_rng(0)
+    w, g = rng.normal(size=28).astype(np.float32), rng.normal(size=28).astype(np.float32)
+    ctx = ClientContext(bench.network.layout, tf.constant(g), {}, {}, None, None, 1, 0.1)
+    before = {"anchors": [(g[part], softmax(g[part])) for part in scopes]}
+    found = bench.algorithm._divergence(ctx.with_(before=before), tf.constant(w), None, None)
+    p, q = (np.concatenate([softmax(v[part]) for part in scopes]) for v in (w, g))
+    assert float(found) == pytest.approx(np.sum(p * np.log(p / q)), rel=1e-5)
+
+
 def test_kl_is_half_the_variance_of_small_displacements_and_ignores_shifts():
     """KL(p || q) = Var_q(delta) / 2 + O(delta^3); its gradient is nearly (delta - mean) / n."""
     rng = np.random.default_rng(0)

@@ -135,3 +135,11 @@ def test_vgg16_weights_from_a_file(tmp_path):
     assert loaded.preprocess == "vgg16"
     with pytest.raises(UserError, match=r"model\.weights: VGG16 weights 'missing.weights.h5' cannot be loaded"):
         build("vgg16", (32, 32, 3), weights="missing.weights.h5")
+
+
+def test_a_projection_head_stands_before_the_last_layer():
+    """MOON's: features to Dense(84, relu), Dense(256), Dense(10); the representation is the 256 values."""
+    network = build("lenet5", (28, 28, 1), projection=256)
+    assert [layer.name for layer in network.model.layers[-4:]] == ["dense2", "projection1", "projection2", "output"]
+    assert network.trained.outputs[0].shape == (None, 256)
+    assert network.layout.size == 44_426 - 850 + (84 * 84 + 84) + (84 * 256 + 256) + (256 * 10 + 10)

@@ -6,7 +6,6 @@ Only what a figure needs leaves the client: a number per layer, and on scheduled
 the host keeps sums, inner products and nothing else.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from diagnostics import gradients
 from diagnostics.gradients import Groups
 from feddual.errors import UserError
 from feddual.probes import Probe, Schedule
-from feddual.run_dir import RunDir, atomic_write
+from feddual.run_dir import RunDir
 from feddual.seeding import seed as derived_seed
 from feddual.weights import fingerprint
 
@@ -147,10 +146,9 @@ class GradientNormProbe(Probe):
             "definitions": sorted(self.definitions),
             "probe_sets": subsets,
         }
-        log = RunDir(host.path)
-        kept = [row for row in log.rows(LOG) if row["round"] <= host.round_index]
-        atomic_write(host.path / "facts.json", (json.dumps(facts, indent=1) + "\n").encode())
-        atomic_write(host.path / f"{LOG}.jsonl", "".join(json.dumps(row) + "\n" for row in kept).encode())
+        folder = RunDir(host.path)
+        folder.write_json("facts.json", facts)
+        folder.cut_back(host.round_index, [LOG])
 
     def record(self, host: Any, measured: Mapping[int, dict[str, Any]], acc: Any) -> None:
         groups = Groups(host.bench.network.layout, self.split)
@@ -219,7 +217,7 @@ class GradientNormProbe(Probe):
 
     @classmethod
     def read(cls, folder: Path) -> "pd.DataFrame":
-        """The tidy table: round, client (none for quantities of all clients), layer, definition, normalisation, value."""
+        """The tidy table: round, client (none for all of them), layer, definition, normalisation, value."""
         facts = RunDir(folder).read_json("facts.json")
         if facts is None:
             raise UserError(f"{folder}: no gradient norms recorded here")

@@ -75,6 +75,7 @@ class Trained:
     epoch_loss: np.ndarray  # mean over each epoch's batches, while training
     epoch_accuracy: np.ndarray
     extras: dict[str, np.ndarray]  # what after_training returned
+    epoch_facts: np.ndarray  # a row per epoch, a column for each of the algorithm's `epoch_facts`
     square_sums: np.ndarray  # of the steps' gradients, for each trainable entry; empty unless a probe asks
 
 
@@ -125,6 +126,11 @@ class Algorithm:
 
     def check(self, experiment: Any) -> None:
         """Refuse combinations that make no sense, with a UserError."""
+
+    @property
+    def epoch_facts(self) -> tuple[str, ...]:
+        """The numbers among what `start_epoch` returns that are recorded, by client and round."""
+        return ()
 
     # --- state
 

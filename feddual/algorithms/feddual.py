@@ -110,6 +110,10 @@ class FedDUAL(Algorithm):
 
     # --- client: the adaptive loss
 
+    @property
+    def epoch_facts(self) -> tuple[str, ...]:
+        return ("beta",) if self.params.adaptive and self.params.beta_mode != "per_step" else ()
+
     def init_client(self, layout: Layout, weights: np.ndarray) -> Slots:
         if self.params.beta_mode != "previous_participation":
             return {}

@@ -57,19 +57,19 @@ class FedDyn(Algorithm):
         return {"moved": trained.weights - ctx.client["last"]}, slots | {"last": trained.weights}
 
     def accumulate(self, acc: Any, result: ClientResult, server: ServerState) -> Any:
-        models, moved = acc or (None, None)
+        models, changes, moved = acc or (None, None, None)
         if "moved" in result.payload:
             moved = aggregation.add(moved, result.payload["moved"], 1.0)
-        return aggregation.add(models, result.weights, 1.0), moved
+        models = aggregation.add(models, result.weights, self.client_weight(result))
+        return models, aggregation.add(changes, update(result.weights, server.weights), 1.0), moved
 
     def finish(
         self, server: ServerState, acc: Any, layout: Layout, num_clients: int
     ) -> tuple[ServerState, dict[str, Any]]:
-        models, moved = acc
+        models, changes, moved = acc
         trainable = slice(layout.num_trainable)
         mean = models.total / models.weight
-        change = (models.total - models.weight * server.weights)[trainable]  # sum over clients of y_k - x
-        dual = server.slots["dual"] - self.params.alpha / num_clients * change
+        dual = server.slots["dual"] - self.params.alpha / num_clients * changes.total[trainable]
         weights = mean.copy()
         weights[trainable] -= dual / self.params.alpha
         slots = {"dual": dual.astype(np.float32)}

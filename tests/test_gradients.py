@@ -1,0 +1,311 @@
+"""Gradient norms: every definition against numbers known by hand, and a probe that changes nothing."""
+
+import itertools
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import diagnostics
+import feddual
+from diagnostics import gradients
+from diagnostics.__main__ import app
+from diagnostics.gradients import Groups
+from feddual import algorithms, api
+from feddual._lazy import keras
+from feddual.engine import worker_view
+from feddual.errors import UserError
+from feddual.workbench import workbench
+from tests import reference
+from tests.helpers import tiny
+
+SIZES = [6, 8, 4]
+RATE = 0.1
+# One full-batch step of gradient descent: w_k = w - RATE g_k, so that everything about w_k is known too.
+ONE_STEP = {
+    "training__optimizer": "sgd",
+    "training__learning_rate": RATE,
+    "training__local_epochs": 1,
+    "training__batch_size": 500,
+}
+ALL = ["A", "B", "C", "F", "G", "I", "cka", "J", "A'", "N"]
+
+
+def probe(**settings):
+    return diagnostics.GradientNormProbe(**{"every": 1, "definitions": ALL, **settings})
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """A round of full-batch steps with every definition, and the clients' gradients from the numpy twin."""
+    experiment = tiny(**ONE_STEP, training__rounds=1, checkpoint__rounds=[0])
+    out = tmp_path_factory.mktemp("gradients") / "run"
+    run = api.run(experiment, out=out, probes=[probe()], progress=False)
+    bench = workbench(worker_view(experiment))
+    weights = bench.initial_weights().astype(np.float64)
+    clients = run.clients["client"].tolist()
+
+    def gradient(w, x, y):
+        return reference.mlp_loss_and_gradient(w, x.astype(np.float64), y, SIZES)[1]
+
+    found = {client: gradient(weights, *bench.federation.client(client)) for client in clients}
+    return run, bench, weights, found, gradient
+
+
+def norms(vector):
+    """Of the two layers of SIZES, kernel and bias together."""
+    return np.array([np.linalg.norm(vector[:56]), np.linalg.norm(vector[56:])])
+
+
+def recorded(run, name, how="raw", client=None):
+    frame = run.probe("gradient-norms")
+    rows = frame[(frame["definition"] == name) & (frame["normalisation"] == how)]
+    rows = rows[rows["client"].isna()] if client is None else rows[rows["client"] == client]
+    assert rows["layer"].tolist() == ["dense1", "output"]
+    return rows["value"].to_numpy()
+
+
+def test_every_definition_on_one_step_of_gradient_descent(measured):
+    """With w_k = w - r g_k: drift is r ||g_k||, per step ||g_k||, the mini-batch's norm ||g_k|| as well."""
+    run, bench, weights, found, gradient = measured
+    mean = np.mean(list(found.values()), axis=0)
+    for client, g in found.items():
+        x, y = bench.federation.client(client)
+        end = gradient(weights - RATE * g, x, y)
+        cosine = [
+            a @ b / (np.linalg.norm(a) * np.linalg.norm(b)) for a, b in ((g[:56], mean[:56]), (g[56:], mean[56:]))
+        ]
+        expected = {
+            "client_at_global": norms(g),
+            "drift": RATE * norms(g),
+            "drift_per_step": norms(g),
+            "minibatch": norms(g),
+            "local_end": norms(end),
+            "published": len(y) * norms(end),
+            "cosine": cosine,
+        }
+        for name, values in expected.items():
+            np.testing.assert_allclose(recorded(run, name, client=client), values, rtol=2e-4, err_msg=name)
+    squares = np.array([norms(g) ** 2 for g in found.values()])
+    x, y = bench.federation.test()
+    order = np.random.default_rng(0).permutation(len(y))[:1000]
+    of_all = {
+        "global": norms(mean),
+        "dissimilarity": squares.mean(0) / norms(mean) ** 2,
+        "drift": RATE * norms(mean),
+        "drift_diversity": squares.sum(0) / norms(3 * mean) ** 2,
+        "server": norms(gradient(weights, x[order], y[order])),
+    }
+    for name, values in of_all.items():
+        np.testing.assert_allclose(recorded(run, name), values, rtol=2e-4, err_msg=name)
+    assert (of_all["dissimilarity"] > 1.1).all()
+
+
+def test_normalisations(measured):
+    run, _, weights, found, _ = measured
+    client = min(found)
+    g = norms(found[client])
+    sizes = np.array([56, 36])
+    expected = {
+        "rms": g / np.sqrt(sizes),
+        "relative": g / norms(weights),
+        "scale_free": g * norms(weights),
+        "share": g**2 / np.sum(g**2),
+    }
+    for how, values in expected.items():
+        np.testing.assert_allclose(recorded(run, "client_at_global", how, client), values, rtol=2e-4)
+
+
+def test_scale_free_norms_survive_a_layer_that_is_rescaled_and_taken_back():
+    """w1 -> 10 w1, w2 -> w2 / 10 leaves a linear chain's function; the gradients become g1 / 10 and 10 g2."""
+    raw, weights = np.array([3.0, 0.5]), np.array([2.0, 7.0])
+    other = gradients.normalise(raw * [0.1, 10], "scale_free", np.ones(2), weights * [10, 0.1])
+    np.testing.assert_allclose(other, gradients.normalise(raw, "scale_free", np.ones(2), weights))
+    assert not np.allclose(raw * [0.1, 10], raw)
+
+
+def test_two_halves_are_unbiased_on_a_quadratic():
+    """f_i(w) = ||w - c_i||^2 / 2 has the gradient w - c_i. Over all pairs of single draws the estimates average to
+    ||g||^2 and to the trace of the covariance exactly, while the plain norm is too large by that trace."""
+    layout = workbench(worker_view(tiny(model__hidden=[]))).network.layout
+    groups = Groups(layout)
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(5, layout.size))
+    mean = -centres.mean(0)
+    pairs = [gradients.two_halves(groups, -a, -b, 1) for a, b in itertools.product(centres, centres)]
+    square, trace = np.mean(pairs, axis=0)
+    np.testing.assert_allclose(square, groups.squares(mean), rtol=1e-10)
+    np.testing.assert_allclose(trace, [np.trace(np.cov(centres.T, bias=True))], rtol=1e-10)
+    plain = np.mean([groups.squares(-c) for c in centres], axis=0)
+    np.testing.assert_allclose(plain, square + trace, rtol=1e-10)
+
+
+def test_equal_clients_have_dissimilarity_one_and_diversity_one_over_k():
+    squares = np.tile([[4.0, 9.0]], (5, 1))
+    np.testing.assert_allclose(gradients.dissimilarity(np.full(5, 0.2), squares, squares[0]), 1)
+    np.testing.assert_allclose(gradients.drift_diversity(squares, 25 * squares[0]), 1 / 5)
+
+
+def test_cka_of_rotated_and_of_unrelated_representations():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 3))
+    rotation = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    assert np.sum(gradients.gram(x) * gradients.gram(5 * x @ rotation + 2)) == pytest.approx(1)
+    assert np.sum(gradients.gram(x) * gradients.gram(rng.normal(size=(40, 3)))) < 0.3
+
+
+@pytest.mark.parametrize("name", algorithms.names())
+def test_training_is_the_same_in_bits_with_the_probe_on(name, tmp_path):
+    experiment = tiny(algorithm__name=name, training__rounds=2)
+    plain = api.run(experiment, out=tmp_path / "plain", progress=False)
+    probed = api.run(experiment, out=tmp_path / "probed", probes=[probe(every=2)], progress=False)
+    for file in ("metrics.jsonl", "clients.jsonl", "checkpoints/round-00002.npz"):
+        assert (plain.path / file).read_bytes() == (probed.path / file).read_bytes(), file
+    frame = probed.probe("gradient-norms")
+    assert set(frame[frame["definition"] == "minibatch"]["round"]) == {1, 2}
+    assert set(frame[frame["definition"] == "client_at_global"]["round"]) == {2}
+
+
+def test_processes_record_the_same(tmp_path):
+    configured = {"probes": [{"name": "gradient-norms", "every": 1, "definitions": ["A", "C", "cka"]}]}
+    inline = api.run(tiny(**configured), out=tmp_path / "inline", progress=False)
+    runtime = {"runtime__executor": "processes", "runtime__workers": 2}
+    processes = api.run(tiny(**configured, **runtime), out=tmp_path / "processes", progress=False)
+    files = [run.path / "probes/gradient-norms/rounds.jsonl" for run in (inline, processes)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_resumed_and_replayed_rounds_record_the_same(tmp_path):
+    whole = api.run(tiny(checkpoint__keep="all"), out=tmp_path / "whole", probes=[probe()], progress=False)
+    rounds = api.rounds(tiny(), out=tmp_path / "cut", probes=[probe()])
+    for _ in range(3):
+        next(rounds)
+    rounds.close()
+    (tmp_path / "cut/checkpoints/round-00003.npz").unlink(missing_ok=True)
+    cut = api.run(tiny(), out=tmp_path / "cut", probes=[probe()], resume=True, progress=False)
+    name = "probes/gradient-norms/rounds.jsonl"
+    assert (cut.path / name).read_bytes() == (whole.path / name).read_bytes()
+
+    before = sorted(path.name for path in whole.path.rglob("*"))
+    offline = diagnostics.gradient_norms(whole, [3], definitions=ALL)
+    online = whole.probe("gradient-norms")
+    pd.testing.assert_frame_equal(offline, online[online["round"] == 3].reset_index(drop=True))
+    added = set(path.name for path in whole.path.rglob("*")) - set(before)
+    assert added == {"gradient-norms-offline"}
+    with pytest.raises(UserError, match="the start of round 2 was not kept"):
+        diagnostics.gradient_norms(cut, [2])
+
+
+def test_frozen_variables_are_absent_and_split_keeps_variables_apart(tmp_path):
+    frozen = api.run(
+        tiny(model__name="tests.helpers:frozen_model", dataset__shape=[6, 6, 1], training__rounds=1),
+        out=tmp_path / "frozen",
+        probes=[probe(every=0)],
+        progress=False,
+    )
+    trainable = {entry.layer for entry in frozen._dir.read_checkpoint(1).layout.entries if entry.trainable}
+    assert set(frozen.probe("gradient-norms")["layer"]) == trainable
+    split = api.run(tiny(training__rounds=1), out=tmp_path / "split", probes=[probe(split=True)], progress=False)
+    layers = ["dense1/kernel", "dense1/bias", "output/kernel", "output/bias"]
+    assert list(dict.fromkeys(split.probe("gradient-norms").query("definition != 'cka'")["layer"])) == layers
+
+
+def test_a_gradient_that_is_not_a_number_is_recorded_and_the_run_goes_on(tmp_path):
+    experiment = tiny(training__optimizer="sgd", training__learning_rate=1e30, training__rounds=2)
+    run = api.run(experiment, out=tmp_path / "run", probes=[probe()], progress=False)
+    assert run.summary()["rounds"] == 2
+    frame = run.probe("gradient-norms")
+    assert frame[frame["definition"] == "local_end"]["value"].isna().any()
+
+
+def test_tensorboard_gets_scalars_and_histograms(tmp_path):
+    api.run(tiny(training__rounds=1), out=tmp_path / "run", probes=[probe(tensorboard=True)], progress=False)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "run/events/gradient-norms"))
+    events.Reload()
+    tags = events.Tags()["tensors"]
+    assert {"drift/output", "drift/output/clients", "dissimilarity_of_all/output"} <= set(tags)
+
+
+# --- comparing
+
+
+def frame_of(factor, seed, rounds=20):
+    rng = np.random.default_rng(seed)
+    common = np.random.default_rng(99).lognormal(size=(rounds, 2))
+    rows = [
+        (index + 1, client, layer, "client_at_global", "rms", value * rng.lognormal(0, 0.05))
+        for index in range(rounds)
+        for client in range(3)
+        for layer, value in zip(("a", "b"), common[index] * factor, strict=True)
+    ]
+    return pd.DataFrame(rows, columns=["round", "client", "layer", "definition", "normalisation", "value"])
+
+
+def test_ratios_find_a_known_factor():
+    table = gradients.ratios([frame_of(1, i) for i in range(3)], [frame_of([2, 5], 10 + i) for i in range(3)], ["A"])
+    assert table["ratio"].tolist() == pytest.approx([2, 5], rel=0.03)
+    assert (table["low"] < table["ratio"]).all()
+    assert (table["ratio"] < table["high"]).all()
+    assert (table["high"] / table["low"] < 1.2).all()
+    assert table["runs"].tolist() == [3, 3]
+    with pytest.raises(UserError, match="in pairs"):
+        gradients.ratios([frame_of(1, 0)], [], ["A"])
+    with pytest.raises(UserError, match="allowed: A client_at_global"):
+        gradients.definition("Z")
+
+
+def test_the_command_compares_runs_and_says_what_is_missing(measured, tmp_path):
+    run = measured[0]
+    result = CliRunner().invoke(app, ["gradients", str(run.path), str(run.path), "--definition", "A", "--json"])
+    assert result.exit_code == 0, result.output
+    assert [row["ratio"] for row in json.loads(result.stdout)] == [1.0, 1.0]
+    shown = CliRunner().invoke(app, ["gradients", str(run.path), "--out", str(tmp_path / "t.csv")])
+    assert "drift_diversity" in shown.stdout
+    assert "dissimilarity" in (tmp_path / "t.csv").read_text()
+    assert "||g_k||" in CliRunner().invoke(app, ["gradients", ".", "--explain"]).stdout
+    plain = api.run(tiny(training__rounds=1), out=tmp_path / "plain", progress=False)
+    failed = CliRunner().invoke(app, ["gradients", str(plain.path)])
+    assert failed.exit_code == 2
+    assert "--probe gradient-norms@every=5" in failed.stderr
+    offline = CliRunner().invoke(app, ["gradients", str(plain.path), "--offline", "--definition", "A"])
+    assert offline.exit_code == 0, offline.stderr
+
+
+# --- plain Keras
+
+
+def keras_model():
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(4)])
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def test_the_callback_measures_on_a_fixed_batch_and_changes_nothing():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(32, 6)).astype(np.float32), rng.integers(4, size=32)
+    plain, probed = keras_model(), keras_model()
+    callback = diagnostics.GradientNormCallback(x[:9], y[:9], every=2)
+    plain.fit(x, y, epochs=4, verbose=0)
+    probed.fit(x, y, epochs=4, verbose=0, callbacks=[callback])
+    for a, b in zip(plain.get_weights(), probed.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    frame = callback.frame()
+    assert sorted(set(frame["epoch"])) == [2, 4]
+    last = frame.query("epoch == 4 and definition == 'client_at_global' and normalisation == 'raw'")
+    weights = np.concatenate([value.ravel() for value in probed.get_weights()]).astype(np.float64)
+    expected = reference.mlp_loss_and_gradient(weights, x[:9].astype(np.float64), y[:9], SIZES)[1]
+    np.testing.assert_allclose(last["value"], norms(expected), rtol=1e-4)
+    with pytest.raises(UserError, match="at least two"):
+        diagnostics.GradientNormCallback(x[:1], y[:1])
+
+
+def test_names_of_the_package():
+    assert "GradientNormProbe" in dir(diagnostics)
+    with pytest.raises(AttributeError, match="it has"):
+        diagnostics.NoSuchThing  # noqa: B018
+    assert feddual.replay
