@@ -79,13 +79,16 @@ class Groups:
         self.names = [entry.path for entry in trainable] if split else list(layout.layers)
         self._starts = [entry.start for entry in trainable]
         self._owner = np.array([number if split else self.names.index(e.layer) for number, e in enumerate(trainable)])
+        # Where another layer begins: what lies together in the vector is one part of the local loop's sums.
+        self._runs = [n for n, e in enumerate(trainable) if n == 0 or trainable[n - 1].layer != e.layer]
         sizes = [entry.stop - entry.start for entry in trainable]
         self.sizes = np.bincount(self._owner, sizes, len(self.names)).astype(int)
         self._end = trainable[-1].stop if trainable else 0
 
-    def gather(self, squares: np.ndarray) -> np.ndarray:
-        """Sums over a group of values that each variable has."""
-        return np.bincount(self._owner, squares, len(self.names))
+    def of_steps(self, square_sums: np.ndarray) -> np.ndarray:
+        """What the local loop added up for layers (a layer may lie in several places) or variables, by group."""
+        owners = self._owner if len(square_sums) == len(self._owner) else self._owner[self._runs]
+        return np.bincount(owners, square_sums.astype(np.float64), len(self.names))
 
     def squares(self, vector: np.ndarray) -> np.ndarray:
         """The squared norm of each group."""
@@ -98,7 +101,7 @@ class Groups:
     def inner(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """The inner product of each group."""
         product = np.multiply(a[: self._end], b[: self._end], dtype=np.float64)
-        return self.gather(np.add.reduceat(product, self._starts))
+        return np.bincount(self._owner, np.add.reduceat(product, self._starts), len(self.names))
 
 
 def dissimilarity(shares: np.ndarray, client_squares: np.ndarray, mean_squares: np.ndarray) -> np.ndarray:

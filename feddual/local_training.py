@@ -17,7 +17,7 @@ from feddual import seeding
 from feddual._lazy import tf
 from feddual.algorithms._base import Algorithm, Batch, ClientContext, ClientResult, Outputs, Slots, Trained
 from feddual.forward import Forward
-from feddual.weights import Entry, layer_norms, update
+from feddual.weights import Entry, Layout, layer_norms, update
 
 CHUNK = 200  # examples of a pass over all of a client's data that go through the network together
 
@@ -81,7 +81,22 @@ class State(NamedTuple):
     optimizer: list[Any]
     gradient_sum: Any  # of the gradients as they come from the loss
     step: Any
-    square_sums: Any  # of their squared norms, for each trainable entry; empty unless asked for
+    square_sums: Any  # of their squared norms over parts of the vector; empty unless asked for
+
+
+def _parts(layout: Layout) -> dict[str, list[slice]]:
+    """The trained vector cut into variables, and into the variables of one layer that lie together."""
+    variables = [entry for entry in layout.entries if entry.trainable]
+    layers: list[list[Entry]] = []
+    for entry in variables:
+        if layers and layers[-1][-1].layer == entry.layer:
+            layers[-1].append(entry)
+        else:
+            layers.append([entry])
+    return {
+        "variables": [entry.slice for entry in variables],
+        "layers": [slice(run[0].start, run[-1].stop) for run in layers],
+    }
 
 
 class LocalTraining:
@@ -101,7 +116,6 @@ class LocalTraining:
                 of a last short batch that do not exist get the weight zero.
         """
         self.layout = forward.layout
-        self._trainable = [entry for entry in forward.layout.entries if entry.trainable]
         self.algorithm = algorithm
         self.training = training
         self.forward = forward
@@ -110,10 +124,13 @@ class LocalTraining:
         self.jit = jit
         # With XLA each padded size is a trace of its own; otherwise one trace with a dynamic size serves all clients.
         signature = None if jit else self._signature()
-        self.run = tf.function(self._run, autograph=False, jit_compile=jit, input_signature=signature)
-        self.run_with_norms = tf.function(
-            partial(self._run, norms=True), autograph=False, jit_compile=jit, input_signature=signature
-        )
+        self._parts: dict[str, list[slice]] = {"": []} | _parts(self.layout)
+        self.run = {
+            parts: tf.function(
+                partial(self._run, parts=parts), autograph=False, jit_compile=jit, input_signature=signature
+            )
+            for parts in self._parts
+        }
         self.gradient_at = tf.function(
             lambda weights, x, y: self._gradient(weights, x, y, tf.shape(y)[0], None),
             autograph=False,
@@ -149,9 +166,10 @@ class LocalTraining:
         orders: Any,
         num_examples: Any,
         seed: Any,
-        norms: bool = False,
+        parts: str,
     ) -> dict[str, Any]:
-        """Traced: all of a client's work in a round; with `norms`, those of the steps' gradients are added up."""
+        """Traced: all of a client's work in a round; over `parts`, the steps' squared gradient norms are added up."""
+        norms = self._parts[parts]
         names = self.algorithm.epoch_facts
         algorithm, epochs, num_trainable = self.algorithm, self.training.local_epochs, self.layout.num_trainable
         num_batches = (num_examples + self.training.batch_size - 1) // self.training.batch_size
@@ -173,7 +191,7 @@ class LocalTraining:
             _, state, loss_sum, correct = tf.while_loop(
                 lambda number, *_: number < num_batches,
                 lambda number, *carried: (
-                    number + 1, *self._step(epoch_ctx, self._batch(data, number, num_examples), seed, *carried)
+                    number + 1, *self._step(epoch_ctx, self._batch(data, number, num_examples), seed, norms, *carried)
                 ),
                 (0, state, none, none),
             )  # fmt: skip
@@ -186,7 +204,7 @@ class LocalTraining:
         weights = start[:num_trainable]
         state = State(
             weights, start[num_trainable:], self.optimizer.init(weights), tf.zeros_like(weights), tf.constant(0),
-            tf.zeros([len(self._trainable) if norms else 0]),
+            tf.zeros([len(norms)]),
         )  # fmt: skip
         losses = accuracies = tf.zeros([epochs], start.dtype)
         facts = tf.zeros([epochs, len(names)], start.dtype)
@@ -281,7 +299,7 @@ class LocalTraining:
         return total / tf.cast(num_examples, weights.dtype)
 
     def _step(
-        self, ctx: ClientContext, batch: Batch, seed: Any, state: "State", loss_sum: Any, correct: Any
+        self, ctx: ClientContext, batch: Batch, seed: Any, norms: Any, state: "State", loss_sum: Any, correct: Any
     ) -> tuple["State", Any, Any]:
         """Traced: one step of the optimizer."""
         weights, statistics = state.weights, state.statistics
@@ -301,9 +319,8 @@ class LocalTraining:
         count = tf.cast(batch.count, weights.dtype)
         correct += count * tf.reduce_sum(tf.where(hits, batch.weights, 0.0))
         squares = state.square_sums
-        if squares.shape[0]:
-            parts = [gradient[entry.slice] for entry in self._trainable]
-            squares += tf.stack([tf.tensordot(part, part, 1) for part in parts])
+        if norms:
+            squares += 2 * tf.stack([tf.nn.l2_loss(gradient[part]) for part in norms])  # an op for each part
         state = State(weights, statistics, slots, state.gradient_sum + gradient, state.step + 1, squares)
         return state, loss_sum + cross_entropy * count, correct
 
@@ -316,7 +333,7 @@ class LocalTraining:
         count = np.int32(len(y))
         with tf.device(self.device):
             inputs, labels, padded = self._padded(x, y, orders) if self.jit else (x, y, orders)
-            run = self.run_with_norms if any(probe.wants_step_norms for probe in task.probes) else self.run
+            run = self.run[max((probe.step_norms for probe in task.probes), default="")]
             out = run(start, task.weights, task.server_slots, task.client_slots, inputs, labels, padded, count, dropout)
         out = tf.nest.map_structure(lambda tensor: tensor.numpy(), out)
         trained = Trained(

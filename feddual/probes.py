@@ -50,7 +50,9 @@ class Probe:
     """
 
     name = "probe"
-    wants_step_norms = False  # whether the local loop shall add up the squared norms of its steps' gradients
+    # Whether the local loop adds up the squared norms of its steps' gradients: "" for no, or over "layers" (those
+    # whose variables lie together in the vector, in order) or "variables".
+    step_norms = ""
 
     def __init__(self, every: int = 1, rounds: list[int] | tuple[int, ...] = (), log_spaced: int = 0):
         self.schedule = Schedule(every, tuple(rounds), log_spaced)

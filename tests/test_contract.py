@@ -58,7 +58,7 @@ def test_slots_keep_their_names_shapes_and_types_and_one_trace_serves_all(name):
         assert (shape(server.slots), shape(clients[0])) == before
         assert server.weights.dtype == np.float32
         assert server.weights.shape == (layout.size,)
-    assert bench.training.run.experimental_get_tracing_count() == 1
+    assert bench.training.run[""].experimental_get_tracing_count() == 1
 
 
 @every_algorithm

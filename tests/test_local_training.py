@@ -109,7 +109,7 @@ def test_one_trace_serves_clients_of_all_sizes_and_rounds():
     for round_index in (1, 2):
         for client_id in range(6):
             train_client(task_of(bench, client_id, round_index))
-    assert bench.training.run.experimental_get_tracing_count() == 1
+    assert bench.training.run[""].experimental_get_tracing_count() == 1
 
 
 def test_zero_epochs_change_nothing():
@@ -205,7 +205,7 @@ def test_xla_equals_the_plain_path_with_a_bounded_number_of_compilations(model):
             assert a.metrics["steps"] == b.metrics["steps"]
     batches = {-(-size // 16) for size in sizes}
     assert any(size % 16 for size in sizes)
-    assert compiled.training.run.experimental_get_tracing_count() == len({(b - 1).bit_length() for b in batches})
+    assert compiled.training.run[""].experimental_get_tracing_count() == len({(b - 1).bit_length() for b in batches})
 
 
 def test_when_xla_is_used():
@@ -234,8 +234,8 @@ tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfigur
 from tests.test_local_training import bench_of, task_of
 bench = bench_of(runtime__device="CPU:1")
 seen = []
-run = bench.training.run
-bench.training.run = lambda *arguments: seen.append(run(*arguments)) or seen[-1]
+run = bench.training.run[""]
+bench.training.run[""] = lambda *arguments: seen.append(run(*arguments)) or seen[-1]
 bench.training.train(task_of(bench), *bench.federation.client(0), 0)
 assert seen[0]["weights"].device.endswith("CPU:1"), seen[0]["weights"].device
 assert bench.evaluator.inputs.device.endswith("CPU:1")

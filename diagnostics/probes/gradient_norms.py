@@ -35,7 +35,6 @@ class GradientNormProbe(Probe):
     """Gradient norms of each layer, under the names of `diagnostics.gradients.DEFINITIONS`."""
 
     name = "gradient-norms"
-    wants_step_norms = True
 
     def __init__(
         self,
@@ -73,6 +72,7 @@ class GradientNormProbe(Probe):
         self.definitions = {gradients.definition(item).name for item in asked} - set(gradients.BYPRODUCTS)
         self.samples, self.server_samples, self.split = samples, server_samples, split
         self.tensorboard, self.live = tensorboard, live
+        self.step_norms = "variables" if split else "layers"
         self._folder: Path | None = None
 
     # --- at the client
@@ -84,7 +84,7 @@ class GradientNormProbe(Probe):
         found: dict[str, Any] = {
             "drift": drift,
             "drift_per_step": drift / (ctx.bench.experiment.training.learning_rate * steps),
-            "minibatch": np.sqrt(groups.gather(trained.square_sums.astype(np.float64)) / steps),
+            "minibatch": np.sqrt(groups.of_steps(trained.square_sums) / steps),
         }
         if self.scheduled is None or not self.scheduled.due(ctx.task.round_index, ctx.task.num_rounds):
             return found

@@ -76,7 +76,7 @@ class Trained:
     epoch_accuracy: np.ndarray
     extras: dict[str, np.ndarray]  # what after_training returned
     epoch_facts: np.ndarray  # a row per epoch, a column for each of the algorithm's `epoch_facts`
-    square_sums: np.ndarray  # of the steps' gradients, for each trainable entry; empty unless a probe asks
+    square_sums: np.ndarray  # of the steps' gradients, over the parts that a probe's `step_norms` asks for
 
 
 @dataclass(frozen=True)
