@@ -91,7 +91,7 @@ class FedDUAL(Algorithm):
             "mask": "last_tensors:2", "update_source": "pseudo", "epsilon": 0.5, "epsilon_relative": True,
             "kl_scale": 0.1, "kl_scale_unit": "num_params",
         },
-        "frozen_head": {"barycenter": "zero"},
+        "frozen_head": {"barycenter": "zero", "mask": "last_tensors:2"},
         "mean": {"barycenter": "mean"},
     }  # fmt: skip
     default_preset = "paper"
