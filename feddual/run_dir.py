@@ -91,6 +91,11 @@ class RunDir:
             npz_bytes(indices=indices, offsets=offsets, histograms=histograms, fingerprint=np.array(fingerprint)),
         )
 
+    def write_histograms(self, histograms: np.ndarray, fingerprint: str) -> None:
+        """A partition without its index lists, for results that are kept small."""
+        data = npz_bytes(histograms=histograms, fingerprint=np.array(fingerprint))
+        atomic_write(self.path / "partition.npz", data)
+
     def read_partition(self) -> dict[str, np.ndarray]:
         with np.load(self.path / "partition.npz") as archive:
             return {name: archive[name] for name in archive.files}
@@ -113,13 +118,16 @@ class RunDir:
             return []
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines(True) if line.endswith("\n")]
 
+    def write_rows(self, log: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Replace a log."""
+        text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
+        atomic_write(self.path / f"{log}.jsonl", text.encode())
+
     def cut_back(self, round_index: int) -> None:
         """Forget all rows after a round."""
         for log in LOGS:
             if (self.path / f"{log}.jsonl").is_file():
-                kept = [row for row in self.rows(log) if row["round"] <= round_index]
-                text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in kept)
-                atomic_write(self.path / f"{log}.jsonl", text.encode())
+                self.write_rows(log, [row for row in self.rows(log) if row["round"] <= round_index])
 
     # --- state
 
