@@ -24,11 +24,21 @@ class DrawByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-def _list() -> str:
-    # Read as text: help stays instant without importing what draws.
-    texts = {name: (figures.HERE / f"{name}.py").read_text(encoding="utf-8") for name in figures.names()}
-    return "\n\n".join(f"[bold]{name}[/bold]  {text.strip('"').splitlines()[0]}" for name, text in texts.items())
+def _about(name: str) -> str:
+    """The first line of a figure's docstring, read as text so that help need not import what draws."""
+    return (figures.HERE / f"{name}.py").read_text(encoding="utf-8").splitlines()[0].strip('"')
 
+
+HELP = """The paper's tables and figures, and ours, from recorded runs. Needs no TensorFlow.
+
+[bold]python -m figures --all[/bold]: everything, from figures/results into figures/gallery
+
+[bold]python -m figures table1 fig3 --runs runs --out out[/bold]: some, from your own runs
+
+[bold]python -m figures collect runs/paper-cifar10[/bold]: keep small copies of a study's runs in figures/results
+
+Tables become Markdown, LaTeX and CSV; figures PNG, PDF and a page to explore. What was not run says so.
+"""
 
 app = typer.Typer(
     name="figures",
@@ -36,12 +46,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    help="The paper's tables and figures, and ours, from recorded runs. Needs no TensorFlow.\n\n"
-    "  python -m figures --all                                     everything, from figures/results to figures/gallery\n\n"
-    "  python -m figures table1 fig3 --runs runs --out out         some, from your own runs\n\n"
-    "  python -m figures collect runs/paper-cifar10                keep small copies of a study's runs in figures/results\n\n"
-    "Tables become Markdown, LaTeX and CSV; figures PNG, PDF and a page to explore. What was not run says so.\n\n"
-    + _list(),
+    help="\n\n".join([HELP, *(f"[bold]{name}[/bold]: {_about(name)}" for name in figures.names())]),
 )
 
 
