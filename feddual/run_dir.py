@@ -93,7 +93,7 @@ class RunDir:
 
     def write_histograms(self, histograms: np.ndarray, fingerprint: str) -> None:
         """A partition without its index lists, for results that are kept small."""
-        data = npz_bytes(histograms=histograms, fingerprint=np.array(fingerprint))
+        data = npz_bytes(zipfile.ZIP_DEFLATED, histograms=histograms, fingerprint=np.array(fingerprint))
         atomic_write(self.path / "partition.npz", data)
 
     def read_partition(self) -> dict[str, np.ndarray]:
@@ -230,14 +230,14 @@ class RunDir:
                     path.unlink()
 
 
-def npz_bytes(**arrays: Any) -> bytes:
+def npz_bytes(compression: int = zipfile.ZIP_STORED, /, **arrays: Any) -> bytes:
     """Arrays as the bytes of an .npz file: the same arrays give the same bytes."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+    with zipfile.ZipFile(buffer, "w") as archive:
         for name, array in arrays.items():
             member = io.BytesIO()
             np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
-            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getvalue())
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getvalue(), compression)
     return buffer.getvalue()
 
 

@@ -19,6 +19,7 @@ class Line:
     y: np.ndarray
     low: np.ndarray | None = None
     high: np.ndarray | None = None
+    marked: bool = True  # with markers on it
     behind: bool = False  # a thin reference that is not in the legend
 
 

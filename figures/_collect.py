@@ -1,7 +1,7 @@
 """Slim copies of runs, small enough to keep beside the pictures that are drawn from them.
 
 A slim run has run_dir's layout, so that `feddual.open` reads it. It lacks checkpoints (unless asked for), clients.jsonl
-and the partition's index lists; rows before the last have neither lists nor metrics that no figure draws.
+and the partition's index lists. The last round's rows are whole; those before it keep what figures draw.
 A study's folder keeps its study.yaml and tuned.yaml, and its trials as a line each in tuning.json.
 """
 
@@ -17,10 +17,10 @@ from feddual.errors import UserError
 from feddual.run_dir import RunDir, atomic_write
 from feddual.summary import summarise
 
-# Kept in the last row only.
-LAST_ROW_ONLY = frozenset(
-    {"per_class_accuracy", "update_norms", "balanced_accuracy", "macro_f1", "kappa", "mcc", "auc", "g_mean"}
-)
+# Kept in every row.
+METRICS = ("round", "accuracy", "loss", "num_clients", "bytes_down", "bytes_up", "beta", "barycenter")
+BARYCENTER = ("effective_clients", "iterations")
+TIMINGS = ("round", "seconds", "client_seconds", "server_seconds")
 METRIC_DIGITS = 6
 TIMING_DIGITS = 4  # a clock is no better than that
 STUDY_FILES = ("study.yaml", "tuned.yaml")
@@ -112,9 +112,8 @@ def _copy_run(run: RunDir, slim: RunDir, weights: bool) -> int:
     histograms = partition["histograms"]
     slim.write_histograms(histograms.astype(np.min_scalar_type(histograms.max())), str(partition["fingerprint"]))
     slim.write_json("environment.json", run.read_json("environment.json"))
-    metrics = run.rows("metrics")
-    slim.write_rows("metrics", [slim_row(row) for row in metrics[:-1]] + rounded(metrics[-1:], METRIC_DIGITS))
-    slim.write_rows("timings", rounded(run.rows("timings"), TIMING_DIGITS))
+    slim.write_rows("metrics", _slim(run.rows("metrics"), METRICS, METRIC_DIGITS))
+    slim.write_rows("timings", _slim(run.rows("timings"), TIMINGS, TIMING_DIGITS))
     if weights:
         checkpoint = run.last_good_checkpoint()
         if checkpoint is None:
@@ -125,15 +124,14 @@ def _copy_run(run: RunDir, slim: RunDir, weights: bool) -> int:
     return sum(path.stat().st_size for path in slim.path.rglob("*") if path.is_file())
 
 
-def slim_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of metrics.jsonl as it is kept before the last round."""
-    kept = {key: value for key, value in row.items() if key not in LAST_ROW_ONLY}
-    if "barycenter" in kept:
-        kept["barycenter"] = {
-            tensor: {key: value for key, value in facts.items() if not isinstance(value, list)}
-            for tensor, facts in kept["barycenter"].items()
-        }
-    return rounded(kept, METRIC_DIGITS)
+def _slim(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], digits: int) -> list[dict[str, Any]]:
+    """The last row whole, of the others these keys."""
+    kept = [{key: row[key] for key in keys if key in row} for row in rows[:-1]]
+    for row in kept:
+        if "barycenter" in row:
+            tensors = row["barycenter"].items()
+            row["barycenter"] = {name: {key: facts[key] for key in BARYCENTER} for name, facts in tensors}
+    return rounded([*kept, *rows[-1:]], digits)
 
 
 def rounded(value: Any, digits: int) -> Any:

@@ -40,7 +40,7 @@ def render(chart: Chart, name: str) -> str:
         height=round(100 * (chart.panel_height + 0.6) * chart.rows) + 120,
         legend={"orientation": "h", "y": -0.12 / chart.rows - 0.05, "yanchor": "top"},
         barmode="group",
-        coloraxis={"colorscale": "Viridis", "reversescale": True, "colorbar": {"title": "images"}},
+        coloraxis={"colorscale": "Blues", "cmin": 0, "colorbar": _ticks("images")},
         margin={"l": 60, "r": 20, "t": 70, "b": 40},
     )
     if chart.caption:
@@ -48,6 +48,11 @@ def render(chart: Chart, name: str) -> str:
             text=chart.caption, x=0, y=1, yshift=55, xref="paper", yref="paper", showarrow=False, font={"color": FAINT}
         )
     return figure.to_html(include_plotlyjs="directory", full_html=True, div_id=name, config={"displaylogo": False})
+
+
+def _ticks(title: str) -> dict[str, Any]:
+    """A colour bar for logarithms, labelled with the numbers themselves."""
+    return {"title": title, "tickvals": [0, 1, 2, 3], "ticktext": ["1", "10", "100", "1,000"]}
 
 
 def _panel(figure: Any, panel: Panel, place: dict[str, int], named: set[str], first: bool) -> None:

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from figures._charts import Bars, Chart, Heat, Line, Panel
-from figures._style import FAINT, INK, MATPLOTLIB, PANEL_WIDTH, Look
+from figures._style import FAINT, INK, LEGEND_COLUMNS, MATPLOTLIB, PAGE_WIDTH, Look
 
 # Without dates and versions the same numbers give the same file.
 METADATA: dict[str, dict[str, Any]] = {"png": {"Software": None}, "pdf": {"CreationDate": None}}
@@ -32,11 +32,10 @@ def render(chart: Chart) -> dict[str, bytes]:
 
 
 def _figure(chart: Chart) -> Figure:
-    width = PANEL_WIDTH * chart.columns
     legend = [_handle(look) for look in chart.legend] + _bar_handles(chart)
-    columns = max(1, min(len(legend), int(width / 1.65)))
+    columns = max(1, min(len(legend), LEGEND_COLUMNS))
     extra = 0.22 * -(-len(legend) // columns) + (0.25 if chart.caption else 0)
-    figure = Figure(figsize=(width, chart.panel_height * chart.rows + extra), layout="constrained")
+    figure = Figure(figsize=(PAGE_WIDTH, chart.panel_height * chart.rows + extra), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.08, h_pad=0.06)
     axes = figure.subplots(chart.rows, chart.columns, squeeze=False, sharey=chart.share_y).ravel()
     images = []
@@ -44,33 +43,42 @@ def _figure(chart: Chart) -> Figure:
         if panel is None:
             ax.set_axis_off()
         else:
-            images.append(_panel(ax, panel, first=position % chart.columns == 0, share_y=chart.share_y))
+            images.append(_panel(ax, panel))
+            if chart.share_y and position % chart.columns:
+                ax.set_ylabel("")
+                ax.tick_params(labelleft=False)
+            if panel.x_label in _labels_below(chart, position):
+                ax.set_xlabel("")
     image = next((image for image in images if image is not None), None)
     if image is not None:
         heat = next(mark for panel in chart.panels for mark in panel.marks if isinstance(mark, Heat))
         bar = figure.colorbar(image, ax=list(axes), shrink=0.85, pad=0.01, label=heat.label)
         bar.outline.set_visible(False)
     if chart.caption:
-        figure.supxlabel(chart.caption, fontsize=8, color=FAINT)
+        figure.suptitle(chart.caption, fontsize=8.5, color=FAINT, x=0.012, ha="left")
     if legend:
         figure.legend(handles=legend, loc="outside lower center", ncols=columns, handlelength=2.6)
     return figure
 
 
-def _panel(ax: Any, panel: Panel, first: bool, share_y: bool) -> Any:
+def _labels_below(chart: Chart, position: int) -> list[str]:
+    """The x labels further down in a panel's column: one is enough."""
+    return [panel.x_label for panel in chart.panels[position + chart.columns :: chart.columns]]
+
+
+def _panel(ax: Any, panel: Panel) -> Any:
     """Draw one panel; returns the image when it is one."""
     ax.set_title(panel.title, loc="left", pad=16 if panel.note else 6)
     if panel.note:
         ax.text(0, 1.02, panel.note, transform=ax.transAxes, fontsize=7.5, color=FAINT, va="bottom")
     ax.set_xlabel(panel.x_label)
-    if first or not share_y:
-        ax.set_ylabel(panel.y_label)
+    ax.set_ylabel(panel.y_label)
     image = None
     for position, mark in enumerate(panel.marks):
         if isinstance(mark, Line):
             _line(ax, mark, position)
         elif isinstance(mark, Bars):
-            _bars(ax, mark, first or not share_y)
+            _bars(ax, mark)
         else:
             image = _heat(ax, mark)
     if panel.level:
@@ -99,42 +107,43 @@ def _line(ax: Any, line: Line, position: int) -> None:
     ax.plot(
         line.x, line.y, color=look.colour, linestyle=look.dash, linewidth=width, alpha=alpha,
         zorder=2 if line.behind else 2 + look.width,
-        marker=None if line.behind else look.marker, markersize=3 + look.width, markeredgewidth=0,
+        marker=look.marker if line.marked else None, markersize=3 + look.width, markeredgewidth=0,
         markevery=((position * 2) % step, step),  # staggered, so that markers of close curves stay apart
     )  # fmt: skip
     ax.margins(x=0.02)
     ax.xaxis.set_major_locator(MaxNLocator(6))
 
 
-def _bars(ax: Any, bars: Bars, labelled: bool) -> None:
-    places = np.arange(len(bars.looks))
-    height = 0.8 / len(bars.series)
-    for number, values in enumerate(bars.series.values()):
-        for place, look, value, missing in zip(places, bars.looks, values, bars.missing, strict=True):
-            y = place - 0.4 + (number + 0.5) * height
+def _bars(ax: Any, bars: Bars) -> None:
+    """A group per look: a lane for each series, then one for the points."""
+    lanes = len(bars.series) + (bars.points is not None)
+    height = 0.84 / lanes
+
+    def say(text: str, x: float, y: float, colour: str) -> None:
+        ax.annotate(
+            text, (x, y), xytext=(4, 0), textcoords="offset points", va="center_baseline", fontsize=7, color=colour
+        )
+
+    for place, look in enumerate(bars.looks):
+        values = [series[place] for series in bars.series.values()]
+        ys = place - 0.42 + (np.arange(lanes) + 0.5) * height
+        for number, (y, value) in enumerate(zip(ys, values, strict=False)):
             if value is not None:
-                ax.barh(y, value, height, color=look.colour, alpha=_alpha(number), linewidth=0)
-                ax.annotate(
-                    f"{value:g}", (value, y), xytext=(3, 0), textcoords="offset points", va="center", fontsize=7
-                )
-            elif number == 0 or missing != "not run":
-                middle = place if missing == "not run" else y
-                ax.annotate(
-                    missing,
-                    (0, middle),
-                    xytext=(3, 0),
-                    textcoords="offset points",
-                    va="center",
-                    fontsize=7,
-                    color=FAINT,
-                )
-    if bars.points:
-        known = [(value, place) for value, place in zip(bars.points[1], places, strict=True) if value is not None]
-        ax.plot(*zip(*known, strict=True) if known else ([], []), "D", color="white", mec=INK, ms=4.5, zorder=5)
-    ax.set_yticks(places, [look.label for look in bars.looks] if labelled else [""] * len(places))
-    ax.set_ylim(len(places) - 0.4, -0.6)
+                ax.barh(y, value, 0.94 * height, color=look.colour, alpha=_alpha(number), linewidth=0)
+                say(f"{value:g}", value, y, INK)
+            elif any(other is not None for other in values):
+                say(bars.missing[place], 0, y, FAINT)
+        if all(value is None for value in values):
+            say(bars.missing[place], 0, float(np.mean(ys[: len(values)])), FAINT)
+        if bars.points and bars.points[1][place] is not None:
+            point = bars.points[1][place]
+            ax.plot(point, ys[-1], "D", color="white", mec=FAINT, ms=3.5, zorder=5)
+            say(f"{point:g}", point, ys[-1], FAINT)
+    ax.set_yticks(np.arange(len(bars.looks)), [look.label for look in bars.looks])
+    ax.set_ylim(len(bars.looks) - 0.4, -0.6)
     ax.set_xlim(left=0)
-    ax.margins(x=0.14)
+    ax.margins(x=0.12)
+    ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     ax.grid(axis="y", visible=False)
     ax.tick_params(axis="y", length=0)
 
@@ -142,7 +151,7 @@ def _bars(ax: Any, bars: Bars, labelled: bool) -> None:
 def _heat(ax: Any, heat: Heat) -> Any:
     counts = np.ma.masked_equal(heat.counts, 0)
     image = ax.imshow(
-        counts, aspect="auto", origin="lower", cmap="viridis_r", norm=LogNorm(1, 5000), interpolation="nearest"
+        counts, aspect="auto", origin="lower", cmap="Blues", norm=LogNorm(1, 5000), interpolation="nearest"
     )
     ax.grid(visible=False)
     ax.yaxis.set_major_locator(MaxNLocator(10, integer=True))
@@ -169,6 +178,6 @@ def _bar_handles(chart: Chart) -> list[Any]:
     ]
     if bars.points:
         handles.append(
-            Line2D([], [], color="white", mec=INK, marker="D", ms=4.5, linestyle="none", label=bars.points[0])
+            Line2D([], [], color="white", mec=FAINT, marker="D", ms=3.5, linestyle="none", label=bars.points[0])
         )
     return handles

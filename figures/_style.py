@@ -40,8 +40,9 @@ INK = "#333333"
 FAINT = "#8A8A8A"
 GRID = "#E4E4E4"
 
-PANEL_WIDTH = 3.4  # inches; three panels fill a page's width
+PAGE_WIDTH = 10.2  # inches
 PANEL_HEIGHT = 2.9
+LEGEND_COLUMNS = 5
 DPI = 160
 FONT = "DejaVu Sans"  # comes with matplotlib, so that a picture is the same everywhere
 

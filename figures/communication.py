@@ -37,7 +37,7 @@ def draw(runs: Results, out: Path) -> Drawing:
             columns = {"dataset": dataset, "row": row, "round": smooth.index, "gigabytes": sent, "accuracy": smooth}
             parts.append(pd.DataFrame(columns))
             present.add(row)
-        level = (100 * TARGETS[dataset], f"target {TARGETS[dataset]:.0%}") if lines else None
+        level = (100 * TARGETS[dataset], f"target {100 * TARGETS[dataset]:.0f} %") if lines else None
         panels.append(Panel(label, "sent up and down (GB)", "test accuracy (%)", lines, level))
     chart = Chart(
         panels,

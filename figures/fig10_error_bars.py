@@ -28,7 +28,7 @@ def draw(runs: Results, out: Path) -> Drawing:
         top = max((band["high"].max() for band in bands.values()), default=100.0)
         panels = [_panel(row, bands, (0, 1.04 * top)) for row in ROWS]
         caption = f"({letter}) {label}: mean and standard deviation over seeds; thin grey: FedAvg"
-        chart = Chart(panels, columns=5, caption=caption, panel_height=2.3, share_y=True)
+        chart = Chart(panels, columns=5, caption=caption, panel_height=2.1, share_y=True)
         files += _charts.save(chart, f"fig10_error_bars_{dataset}", out)
         parts += [band.assign(dataset=dataset, row=row) for row, band in bands.items()]
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
@@ -48,9 +48,17 @@ def _panel(row: str, bands: dict[str, pd.DataFrame], y_range: tuple[float, float
     lines = []
     if row in bands and row != REFERENCE and REFERENCE in bands:
         behind = bands[REFERENCE]
-        lines.append(Line(LOOKS[REFERENCE], *(behind[key].to_numpy() for key in ("round", "accuracy")), behind=True))
+        lines.append(
+            Line(
+                LOOKS[REFERENCE], *(behind[key].to_numpy() for key in ("round", "accuracy")), marked=False, behind=True
+            )
+        )
     if row in bands:
-        lines.append(Line(LOOKS[row], *(bands[row][key].to_numpy() for key in ("round", "accuracy", "low", "high"))))
+        lines.append(
+            Line(
+                LOOKS[row], *(bands[row][key].to_numpy() for key in ("round", "accuracy", "low", "high")), marked=False
+            )
+        )
     seeds = int(np.max(bands[row]["seeds"])) if row in bands else 0
-    note = f"{seeds} seed{'s' if seeds != 1 else ''}" if seeds else ""
+    note = f"{seeds} seed{'s' if seeds != 1 else ''}"
     return Panel(LOOKS[row].label, "communication round", "test accuracy (%)", lines, y_range=y_range, note=note)

@@ -44,7 +44,7 @@ def draw(runs: Results, out: Path) -> Drawing:
                 )
             )
             present.add(row)
-        level = (100 * TARGETS[dataset], f"target {TARGETS[dataset]:.0%}") if lines else None
+        level = (100 * TARGETS[dataset], f"target {100 * TARGETS[dataset]:.0f} %") if lines else None
         panels.append(Panel(f"({letter}) {label}", "communication round", "test accuracy (%)", lines, level))
     chart = Chart(
         panels,

@@ -37,10 +37,10 @@ def draw(runs: Results, out: Path) -> Drawing:
     panels, sections = [], []
     for letter, (dataset, label) in zip("abc", DATASETS.items(), strict=True):
         cells = frame[frame["dataset"] == dataset].to_dict("records")
-        title = f"{label}, target {TARGETS[dataset]:.0%}"
+        title = f"{label}, target {100 * TARGETS[dataset]:.0f} %"
         panels.append(Panel(f"({letter}) {title}", "communication rounds", "", [_bars(cells)]))
         sections.append(_section(title, cells))
-    chart = Chart(panels, panel_height=3.6, share_y=True, caption="median over seeds; fewer rounds are better")
+    chart = Chart(panels, panel_height=4.4, share_y=True, caption="median over seeds; fewer rounds are better")
     files = _charts.save(chart, NAME, out) + _tables.write(NAME, TITLE, sections, NOTES, frame, out)
     return Drawing(files, frame)
 
