@@ -17,6 +17,9 @@ from feddual.summary import summarise
 from figures import _rows
 from figures._rows import Identity
 
+NOT_RUN = "not run"
+WINDOW = 5  # rounds
+
 
 class Drawing(NamedTuple):
     """What drawing a figure gives."""
@@ -177,6 +180,17 @@ def per_round(runs: Sequence[Recorded], key: str) -> pd.DataFrame:
     return pd.DataFrame(columns, dtype=float).sort_index()
 
 
+def smoothed(values: pd.Series) -> pd.Series:
+    """The running mean over the last rounds: with very skewed clients one round swings by points."""
+    return values.rolling(WINDOW, min_periods=1).mean()
+
+
+def seeds_text(*numbers: int) -> str:
+    """`3 seeds`, or `1-3 seeds` where they differ."""
+    low, high = min(numbers, default=0), max(numbers, default=0)
+    return f"{low}–{high} seeds" if low < high else f"{high} seed{'s' if high != 1 else ''}"
+
+
 def over_seeds(values: Sequence[float | None]) -> tuple[float, float]:
     """Mean and sample standard deviation; NaN where there are too few values."""
     known = np.array([value for value in values if value is not None], float)
@@ -232,6 +246,3 @@ def difference_text(cell: Mapping[str, Any]) -> str:
 
 def signed(value: float, digits: int = 2) -> str:
     return f"{value:+.{digits}f}".replace("-", "−")
-
-
-NOT_RUN = "not run"

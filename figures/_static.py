@@ -6,7 +6,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.colors import LogNorm
+from matplotlib.colors import LogNorm, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -23,6 +23,8 @@ def render(chart: Chart) -> dict[str, bytes]:
     """The chart's bytes by file format."""
     with matplotlib.rc_context(MATPLOTLIB):
         figure = _figure(chart)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # laid out once, for all formats
         files = {}
         for suffix, metadata in METADATA.items():
             buffer = io.BytesIO()
@@ -70,7 +72,9 @@ def _panel(ax: Any, panel: Panel) -> Any:
     """Draw one panel; returns the image when it is one."""
     ax.set_title(panel.title, loc="left", pad=16 if panel.note else 6)
     if panel.note:
-        ax.text(0, 1.02, panel.note, transform=ax.transAxes, fontsize=7.5, color=FAINT, va="bottom")
+        ax.text(0, 1.02, panel.note, transform=ax.transAxes, fontsize=7.5, color=FAINT, va="bottom").set_in_layout(
+            False
+        )
     ax.set_xlabel(panel.x_label)
     ax.set_ylabel(panel.y_label)
     image = None
@@ -86,7 +90,8 @@ def _panel(ax: Any, panel: Panel) -> Any:
         ax.axhline(value, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
         ax.annotate(
             name, (1, value), xycoords=("axes fraction", "data"), xytext=(-2, -2), textcoords="offset points",
-            ha="right", va="top", fontsize=7.5, color=FAINT,
+            ha="right", va="top", fontsize=7.5, color=FAINT, zorder=6,
+            bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.8},
         )  # fmt: skip
     if not panel.marks:
         ax.text(0.5, 0.5, panel.empty, transform=ax.transAxes, ha="center", va="center", color=FAINT, fontsize=11)
@@ -107,7 +112,8 @@ def _line(ax: Any, line: Line, position: int) -> None:
     ax.plot(
         line.x, line.y, color=look.colour, linestyle=look.dash, linewidth=width, alpha=alpha,
         zorder=2 if line.behind else 2 + look.width,
-        marker=look.marker if line.marked else None, markersize=3 + look.width, markeredgewidth=0,
+        marker=look.marker if line.marked else None, markersize=2.5 + 1.8 * look.width, markeredgewidth=0.4,
+        markeredgecolor="white",
         markevery=((position * 2) % step, step),  # staggered, so that markers of close curves stay apart
     )  # fmt: skip
     ax.margins(x=0.02)
@@ -129,7 +135,7 @@ def _bars(ax: Any, bars: Bars) -> None:
         ys = place - 0.42 + (np.arange(lanes) + 0.5) * height
         for number, (y, value) in enumerate(zip(ys, values, strict=False)):
             if value is not None:
-                ax.barh(y, value, 0.94 * height, color=look.colour, alpha=_alpha(number), linewidth=0)
+                ax.barh(y, value, 0.94 * height, color=_paler(look.colour, number), linewidth=0)
                 say(f"{value:g}", value, y, INK)
             elif any(other is not None for other in values):
                 say(bars.missing[place], 0, y, FAINT)
@@ -141,8 +147,8 @@ def _bars(ax: Any, bars: Bars) -> None:
             say(f"{point:g}", point, ys[-1], FAINT)
     ax.set_yticks(np.arange(len(bars.looks)), [look.label for look in bars.looks])
     ax.set_ylim(len(bars.looks) - 0.4, -0.6)
-    ax.set_xlim(left=0)
     ax.margins(x=0.12)
+    ax.set_xlim(left=0)
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     ax.grid(axis="y", visible=False)
     ax.tick_params(axis="y", length=0)
@@ -158,14 +164,16 @@ def _heat(ax: Any, heat: Heat) -> Any:
     return image
 
 
-def _alpha(number: int) -> float:
-    return 1.0 if number == 0 else 0.4
+def _paler(colour: str, number: int) -> tuple[float, ...]:
+    """The first series in full colour, the others mixed with white, so that no grid shines through."""
+    share = 1.0 if number == 0 else 0.4
+    return tuple(1 - share * (1 - part) for part in to_rgb(colour))
 
 
 def _handle(look: Look) -> Line2D:
     return Line2D(
         [], [], color=look.colour, linestyle=look.dash, linewidth=look.width, marker=look.marker,
-        markersize=3 + look.width, markeredgewidth=0, label=look.label,
+        markersize=2.5 + 1.8 * look.width, markeredgewidth=0.4, markeredgecolor="white", label=look.label,
     )  # fmt: skip
 
 
@@ -174,7 +182,7 @@ def _bar_handles(chart: Chart) -> list[Any]:
     if bars is None:
         return []
     handles: list[Any] = [
-        Patch(facecolor=INK, alpha=_alpha(number), linewidth=0, label=name) for number, name in enumerate(bars.series)
+        Patch(facecolor=_paler(INK, number), linewidth=0, label=name) for number, name in enumerate(bars.series)
     ]
     if bars.points:
         handles.append(

@@ -14,7 +14,7 @@ import pandas as pd
 
 from figures import _charts
 from figures._charts import Chart, Line, Panel
-from figures._results import Drawing, Results
+from figures._results import WINDOW, Drawing, Results, smoothed
 from figures._rows import DATASETS
 from figures._style import LOOKS
 
@@ -51,12 +51,13 @@ def draw(runs: Results, out: Path) -> Drawing:
                 if seeds.empty:
                     continue
                 mean = seeds.mean(axis=1)
-                lines.append(Line(LOOKS[row], mean.index.to_numpy(), mean.to_numpy()))
+                lines.append(Line(LOOKS[row], mean.index.to_numpy(), smoothed(mean).to_numpy()))
                 names = {"quantity": quantity, "dataset": dataset, "row": row}
                 parts.append(pd.DataFrame({**names, "round": mean.index, "value": mean.to_numpy()}))
                 present.add(row)
             empty = "not recorded" if any(found.values()) else "not run"
             panels.append(Panel(label, "communication round", y_label, lines, empty=empty, y_range=y_range))
-    chart = Chart(panels, caption="mean over seeds", legend=[LOOKS[row] for row in ROWS if row in present])
+    caption = f"mean over seeds, running mean over {WINDOW} rounds; 10 clients per round"
+    chart = Chart(panels, caption=caption, legend=[LOOKS[row] for row in ROWS if row in present])
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
     return Drawing(_charts.save(chart, "barycenter_facts", out), frame)

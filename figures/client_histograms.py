@@ -11,6 +11,7 @@ from figures._results import Drawing, Recorded, Results
 from figures._rows import DATASETS
 
 COLUMNS = 3
+CAPTION = "main classes: those that make up 90 % of a client's images, median over clients"
 
 
 def draw(runs: Results, out: Path) -> Drawing:
@@ -19,7 +20,7 @@ def draw(runs: Results, out: Path) -> Drawing:
     for run in _distinct(runs):
         counts = run.partition["histograms"]
         sizes, classes = counts.sum(axis=1), _main_classes(counts)
-        note = f"{sizes.min():,}–{sizes.max():,} images per client; 90 % are of {np.median(classes):g} classes (median)"
+        note = f"{sizes.min():,}–{sizes.max():,} images per client, main classes: {np.median(classes):g}"
         panels.append(Panel(_title(run), "client", "class", [Heat(counts.T, "images")], note=note))
         partition = run.config["partition"]
         facts.append(
@@ -36,7 +37,7 @@ def draw(runs: Results, out: Path) -> Drawing:
             }
         )
     panels = panels or [Panel(label, "client", "class", []) for label in DATASETS.values()]
-    chart = Chart(panels, columns=min(COLUMNS, len(panels)), panel_height=3.1)
+    chart = Chart(panels, columns=min(COLUMNS, len(panels)), caption=CAPTION, panel_height=3.1)
     return Drawing(_charts.save(chart, "client_histograms", out), pd.DataFrame(facts))
 
 

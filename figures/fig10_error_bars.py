@@ -5,14 +5,14 @@ seeds, a band of one standard deviation, and FedAvg in grey behind it.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from figures import _charts
 from figures._charts import Chart, Line, Panel
-from figures._results import Drawing, Recorded, Results, per_round
+from figures._results import Drawing, Recorded, Results, per_round, seeds_text
 from figures._rows import ALGORITHMS, DATASETS
 from figures._style import LOOKS
 
@@ -47,18 +47,11 @@ def _band(runs: Sequence[Recorded]) -> pd.DataFrame:
 def _panel(row: str, bands: dict[str, pd.DataFrame], y_range: tuple[float, float]) -> Panel:
     lines = []
     if row in bands and row != REFERENCE and REFERENCE in bands:
-        behind = bands[REFERENCE]
-        lines.append(
-            Line(
-                LOOKS[REFERENCE], *(behind[key].to_numpy() for key in ("round", "accuracy")), marked=False, behind=True
-            )
-        )
+        x, y = (bands[REFERENCE][key].to_numpy() for key in ("round", "accuracy"))
+        lines.append(Line(LOOKS[REFERENCE], x, y, marked=False, behind=True))
     if row in bands:
-        lines.append(
-            Line(
-                LOOKS[row], *(bands[row][key].to_numpy() for key in ("round", "accuracy", "low", "high")), marked=False
-            )
-        )
-    seeds = int(np.max(bands[row]["seeds"])) if row in bands else 0
-    note = f"{seeds} seed{'s' if seeds != 1 else ''}"
+        look = replace(LOOKS[row], dash="solid", width=1.4)  # alone in its panel
+        x, y, low, high = (bands[row][key].to_numpy() for key in ("round", "accuracy", "low", "high"))
+        lines.append(Line(look, x, y, low, high, marked=False))
+    note = seeds_text(int(bands[row]["seeds"].iloc[0]) if row in bands else 0)
     return Panel(LOOKS[row].label, "communication round", "test accuracy (%)", lines, y_range=y_range, note=note)

@@ -11,25 +11,24 @@ import pandas as pd
 from feddual.summary import TARGETS
 from figures import _charts
 from figures._charts import Chart, Line, Panel
-from figures._results import Drawing, Results, per_round
+from figures._results import WINDOW, Drawing, Results, per_round, seeds_text, smoothed
 from figures._rows import ALGORITHMS, DATASETS
 from figures._style import LOOKS
 
 ROWS = (*ALGORITHMS, "feddual-tuned")
-WINDOW = 5
 
 
 def draw(runs: Results, out: Path) -> Drawing:
     """Write fig3_curves.png, .pdf and .html."""
     parts, panels, present = [], [], set()
     for letter, (dataset, label) in zip("abc", DATASETS.items(), strict=True):
-        lines = []
+        lines, seeds_found = [], []
         for row in ROWS:
             seeds = 100 * per_round(runs.of(dataset, row), "accuracy")
             if seeds.empty:
                 continue
             mean = seeds.mean(axis=1)
-            smooth = mean.rolling(WINDOW, min_periods=1).mean()
+            smooth = smoothed(mean)
             lines.append(Line(LOOKS[row], smooth.index.to_numpy(), smooth.to_numpy()))
             parts.append(
                 pd.DataFrame(
@@ -43,9 +42,11 @@ def draw(runs: Results, out: Path) -> Drawing:
                     }
                 )
             )
+            seeds_found.append(seeds.shape[1])
             present.add(row)
         level = (100 * TARGETS[dataset], f"target {100 * TARGETS[dataset]:.0f} %") if lines else None
-        panels.append(Panel(f"({letter}) {label}", "communication round", "test accuracy (%)", lines, level))
+        note = seeds_text(*seeds_found) if lines else ""
+        panels.append(Panel(f"({letter}) {label}", "communication round", "test accuracy (%)", lines, level, note=note))
     chart = Chart(
         panels,
         caption=f"mean over seeds, running mean over {WINDOW} rounds; 100 clients, 10 per round, α = 0.01",
