@@ -11,7 +11,6 @@ from figures._results import Drawing, Recorded, Results
 from figures._rows import DATASETS
 
 COLUMNS = 3
-CAPTION = "main classes: those that make up 90 % of a client's images, median over clients"
 
 
 def draw(runs: Results, out: Path) -> Drawing:
@@ -19,8 +18,8 @@ def draw(runs: Results, out: Path) -> Drawing:
     panels, facts = [], []
     for run in _distinct(runs):
         counts = run.partition["histograms"]
-        sizes, classes = counts.sum(axis=1), _main_classes(counts)
-        note = f"{sizes.min():,}–{sizes.max():,} images per client, main classes: {np.median(classes):g}"
+        sizes = counts.sum(axis=1)
+        note = f"{sizes.min():,}–{sizes.max():,} images per client, median {np.median(sizes):,.0f}"
         panels.append(Panel(_title(run), "client", "class", [Heat(counts.T, "images")], note=note))
         partition = run.config["partition"]
         facts.append(
@@ -33,11 +32,10 @@ def draw(runs: Results, out: Path) -> Drawing:
                 "smallest": int(sizes.min()),
                 "median_size": float(np.median(sizes)),
                 "largest": int(sizes.max()),
-                "median_main_classes": float(np.median(classes)),
             }
         )
     panels = panels or [Panel(label, "client", "class", []) for label in DATASETS.values()]
-    chart = Chart(panels, columns=min(COLUMNS, len(panels)), caption=CAPTION, panel_height=3.1)
+    chart = Chart(panels, columns=min(COLUMNS, len(panels)), panel_height=3.1)
     return Drawing(_charts.save(chart, "client_histograms", out), pd.DataFrame(facts))
 
 
@@ -54,13 +52,6 @@ def _distinct(runs: Results) -> list[Recorded]:
         return order.get(run.dataset, len(order)), run.dataset, partition["name"], partition.get("alpha") or 0
 
     return sorted(found.values(), key=place)
-
-
-def _main_classes(counts: np.ndarray) -> np.ndarray:
-    """How many classes make up 90 % of each client's images; some partitions give everyone an image of each."""
-    descending = -np.sort(-counts, axis=1)
-    shares = descending.cumsum(axis=1) / counts.sum(axis=1, keepdims=True)
-    return (shares < 0.9).sum(axis=1) + 1
 
 
 def _title(run: Recorded) -> str:
