@@ -73,6 +73,11 @@ class Chart:
     def rows(self) -> int:
         return -(-len(self.panels) // self.columns)
 
+    def is_labelled_below(self, position: int) -> bool:
+        """Whether a panel further down in the column has the same x label: one is enough."""
+        below = self.panels[position + self.columns :: self.columns]
+        return self.panels[position].x_label in [panel.x_label for panel in below]
+
 
 def save(chart: Chart, name: str, out: Path) -> list[Path]:
     """Write NAME.png, NAME.pdf and NAME.html; the pages share one plotly.min.js and need no network."""

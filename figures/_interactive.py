@@ -8,7 +8,7 @@ from plotly.offline import get_plotlyjs
 from plotly.subplots import make_subplots
 
 from figures._charts import Bars, Chart, Heat, Line, Panel
-from figures._style import FAINT, GRID, INK
+from figures._style import FAINT, GRID, INK, paler
 
 DASHES = {"solid": "solid", "dashed": "dash", "dotted": "dot", "dashdot": "dashdot"}
 
@@ -20,6 +20,7 @@ def library() -> bytes:
 
 def render(chart: Chart, name: str) -> str:
     """The chart's page; it loads plotly.min.js from its own folder."""
+    height = round(100 * (chart.panel_height + 0.6) * chart.rows) + 120
     figure = make_subplots(
         rows=chart.rows,
         cols=chart.columns,
@@ -27,17 +28,21 @@ def render(chart: Chart, name: str) -> str:
             f"<b>{panel.title}</b>" + (f"<br><sup>{panel.note}</sup>" if panel.note else "") for panel in chart.panels
         ],
         horizontal_spacing=0.06 if chart.columns > 1 else 0.0,
-        vertical_spacing=0.12 if chart.rows > 1 else 0.0,
+        vertical_spacing=80 / height,
         shared_yaxes=chart.share_y,
     )
     named: set[str] = set()
     for position, panel in enumerate(chart.panels):
         place = {"row": position // chart.columns + 1, "col": position % chart.columns + 1}
-        _panel(figure, panel, place, named, first=place["col"] == 1 or not chart.share_y)
+        _panel(figure, panel, place, named)
+        if not chart.is_labelled_below(position):
+            figure.update_xaxes(title_text=panel.x_label, **place)
+        if place["col"] == 1 or not chart.share_y:
+            figure.update_yaxes(title_text=panel.y_label, **place)
     figure.update_layout(
         template="plotly_white",
         font={"color": INK, "size": 12},
-        height=round(100 * (chart.panel_height + 0.6) * chart.rows) + 120,
+        height=height,
         legend={"orientation": "h", "y": -0.12 / chart.rows - 0.05, "yanchor": "top"},
         barmode="group",
         coloraxis={"colorscale": "Blues", "cmin": 0, "colorbar": _ticks("images")},
@@ -55,14 +60,12 @@ def _ticks(title: str) -> dict[str, Any]:
     return {"title": title, "tickvals": [0, 1, 2, 3], "ticktext": ["1", "10", "100", "1,000"]}
 
 
-def _panel(figure: Any, panel: Panel, place: dict[str, int], named: set[str], first: bool) -> None:
+def _panel(figure: Any, panel: Panel, place: dict[str, int], named: set[str]) -> None:
     for mark in panel.marks:
         for trace in _traces(mark, named):
             figure.add_trace(trace, **place)
-    figure.update_xaxes(title_text=panel.x_label, gridcolor=GRID, **place)
+    figure.update_xaxes(gridcolor=GRID, **place)
     figure.update_yaxes(gridcolor=GRID, range=panel.y_range, **place)
-    if first:
-        figure.update_yaxes(title_text=panel.y_label, **place)
     if any(isinstance(mark, Bars) for mark in panel.marks):
         figure.update_yaxes(autorange="reversed", **place)
     if panel.level:
@@ -71,9 +74,12 @@ def _panel(figure: Any, panel: Panel, place: dict[str, int], named: set[str], fi
             annotation_position="bottom right", **place,
         )  # fmt: skip
     if not panel.marks:
-        figure.add_trace(
-            go.Scatter(x=[0.5], y=[0.5], text=[panel.empty], mode="text", showlegend=False, hoverinfo="skip"), **place
-        )
+        figure.add_trace(go.Scatter(x=[], y=[], showlegend=False), **place)  # without a trace there are no axes
+        figure.add_annotation(
+            text=panel.empty, x=0.5, y=0.5, xref="x domain", yref="y domain", showarrow=False,
+            font={"color": FAINT, "size": 15}, **place,
+        )  # fmt: skip
+        figure.update_xaxes(showticklabels=False, **place)
 
 
 def _traces(mark: Any, named: set[str]) -> list[Any]:
@@ -126,7 +132,7 @@ def _bars(bars: Bars, named: set[str]) -> list[Any]:
             go.Bar(
                 y=labels, x=[0 if value is None else value for value in values], text=texts, textposition="outside",
                 orientation="h", name=name, legendgroup=name, showlegend=name not in named, cliponaxis=False,
-                marker={"color": [look.colour for look in bars.looks], "opacity": 1 if number == 0 else 0.4},
+                marker={"color": [paler(look.colour, number) for look in bars.looks]},
                 hovertemplate="%{y}: %{text}",
             )
         )  # fmt: skip

@@ -6,14 +6,14 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.colors import LogNorm, to_rgb
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from figures._charts import Bars, Chart, Heat, Line, Panel
-from figures._style import FAINT, INK, LEGEND_COLUMNS, MATPLOTLIB, PAGE_WIDTH, Look
+from figures._style import FAINT, INK, LEGEND_COLUMNS, MATPLOTLIB, PAGE_WIDTH, Look, paler
 
 # Without dates and versions the same numbers give the same file.
 METADATA: dict[str, dict[str, Any]] = {"png": {"Software": None}, "pdf": {"CreationDate": None}}
@@ -49,7 +49,7 @@ def _figure(chart: Chart) -> Figure:
             if chart.share_y and position % chart.columns:
                 ax.set_ylabel("")
                 ax.tick_params(labelleft=False)
-            if panel.x_label in _labels_below(chart, position):
+            if chart.is_labelled_below(position):
                 ax.set_xlabel("")
     image = next((image for image in images if image is not None), None)
     if image is not None:
@@ -61,11 +61,6 @@ def _figure(chart: Chart) -> Figure:
     if legend:
         figure.legend(handles=legend, loc="outside lower center", ncols=columns, handlelength=2.6)
     return figure
-
-
-def _labels_below(chart: Chart, position: int) -> list[str]:
-    """The x labels further down in a panel's column: one is enough."""
-    return [panel.x_label for panel in chart.panels[position + chart.columns :: chart.columns]]
 
 
 def _panel(ax: Any, panel: Panel) -> Any:
@@ -135,7 +130,7 @@ def _bars(ax: Any, bars: Bars) -> None:
         ys = place - 0.42 + (np.arange(lanes) + 0.5) * height
         for number, (y, value) in enumerate(zip(ys, values, strict=False)):
             if value is not None:
-                ax.barh(y, value, 0.94 * height, color=_paler(look.colour, number), linewidth=0)
+                ax.barh(y, value, 0.94 * height, color=paler(look.colour, number), linewidth=0)
                 say(f"{value:g}", value, y, INK)
             elif any(other is not None for other in values):
                 say(bars.missing[place], 0, y, FAINT)
@@ -164,12 +159,6 @@ def _heat(ax: Any, heat: Heat) -> Any:
     return image
 
 
-def _paler(colour: str, number: int) -> tuple[float, ...]:
-    """The first series in full colour, the others mixed with white, so that no grid shines through."""
-    share = 1.0 if number == 0 else 0.4
-    return tuple(1 - share * (1 - part) for part in to_rgb(colour))
-
-
 def _handle(look: Look) -> Line2D:
     return Line2D(
         [], [], color=look.colour, linestyle=look.dash, linewidth=look.width, marker=look.marker,
@@ -182,7 +171,7 @@ def _bar_handles(chart: Chart) -> list[Any]:
     if bars is None:
         return []
     handles: list[Any] = [
-        Patch(facecolor=_paler(INK, number), linewidth=0, label=name) for number, name in enumerate(bars.series)
+        Patch(facecolor=paler(INK, number), linewidth=0, label=name) for number, name in enumerate(bars.series)
     ]
     if bars.points:
         handles.append(

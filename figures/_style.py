@@ -74,3 +74,10 @@ MATPLOTLIB: dict[str, Any] = {
     "figure.dpi": DPI,
     "savefig.dpi": DPI,
 }
+
+
+def paler(colour: str, number: int) -> str:
+    """The colour of a row's series: the first in full, the others mixed with white, so that no grid shines through."""
+    share = 1.0 if number == 0 else 0.4
+    parts = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    return "#" + "".join(f"{round(255 - share * (255 - part)):02X}" for part in parts)
