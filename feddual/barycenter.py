@@ -25,8 +25,9 @@ class Barycenter:
 
     @property
     def effective_clients(self) -> float:
-        """How many clients share the result: 1 if one was picked, all of them for equal weights."""
-        return float(1 / np.sum(self.client_weights**2))
+        """How many clients share the result: 1 if one was picked, all of them for equal weights, 0 if it is nothing."""
+        squares = float(np.sum(self.client_weights**2))
+        return 1 / squares if squares else 0.0
 
 
 def sorted_distances(p: np.ndarray, sorted_rows: np.ndarray, order: int = 1) -> np.ndarray:
@@ -126,7 +127,7 @@ def published(vectors: np.ndarray, weights: np.ndarray, epsilon: float = 1e-5, m
         p = moved
         if same:
             break
-    share = share / share.sum() if share.sum() > 0 else np.asarray(weights)
+    share = share / share.sum() if share.sum() > 0 else np.zeros(len(vectors))  # underflow: no client has a part in it
     return _result(p, step, residual, share, sorted_distances(p, rows), _mean(vectors, weights))
 
 

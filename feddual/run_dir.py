@@ -91,6 +91,11 @@ class RunDir:
             npz_bytes(indices=indices, offsets=offsets, histograms=histograms, fingerprint=np.array(fingerprint)),
         )
 
+    def write_histograms(self, histograms: np.ndarray, fingerprint: str) -> None:
+        """A partition without its index lists, for results that are kept small."""
+        data = npz_bytes(zipfile.ZIP_DEFLATED, histograms=histograms, fingerprint=np.array(fingerprint))
+        atomic_write(self.path / "partition.npz", data)
+
     def read_partition(self) -> dict[str, np.ndarray]:
         with np.load(self.path / "partition.npz") as archive:
             return {name: archive[name] for name in archive.files}
@@ -113,12 +118,15 @@ class RunDir:
             return []
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines(True) if line.endswith("\n")]
 
+    def write_rows(self, log: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Replace a log."""
+        atomic_write(self.path / f"{log}.jsonl", _lines(rows).encode())
+
     def cut_back(self, round_index: int, logs: Sequence[str] = LOGS) -> None:
         """Forget all rows after a round."""
         for log in logs:
             if (self.path / f"{log}.jsonl").is_file():
-                kept = [row for row in self.rows(log) if row["round"] <= round_index]
-                atomic_write(self.path / f"{log}.jsonl", _lines(kept).encode())
+                self.write_rows(log, [row for row in self.rows(log) if row["round"] <= round_index])
 
     # --- state
 
@@ -225,14 +233,14 @@ def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
     return "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
 
 
-def npz_bytes(**arrays: Any) -> bytes:
+def npz_bytes(compression: int = zipfile.ZIP_STORED, /, **arrays: Any) -> bytes:
     """Arrays as the bytes of an .npz file: the same arrays give the same bytes."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+    with zipfile.ZipFile(buffer, "w") as archive:
         for name, array in arrays.items():
             member = io.BytesIO()
             np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
-            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getvalue())
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getvalue(), compression)
     return buffer.getvalue()
 
 

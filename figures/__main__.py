@@ -1,0 +1,118 @@
+"""`python -m figures`: draws from recorded runs, and gathers runs to draw from. Parses, calls, prints."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+import figures
+from feddual.cli import Json, guarded
+from feddual.errors import UserError
+
+output = Console(highlight=False, soft_wrap=True)
+
+
+class DrawByDefault(TyperGroup):
+    """`python -m figures table1` means `python -m figures draw table1`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in {*self.commands, "--help"}:
+            args = ["draw", *args]
+        return super().parse_args(ctx, args)
+
+
+def _about(name: str) -> str:
+    """The first line of a figure's docstring, read as text so that help need not import what draws."""
+    return (figures.HERE / f"{name}.py").read_text(encoding="utf-8").splitlines()[0].strip('"')
+
+
+HELP = """The paper's tables and figures, and ours, from recorded runs. Needs no TensorFlow.
+
+[bold]python -m figures --all[/bold]: everything, from figures/results into figures/gallery
+
+[bold]python -m figures table1 fig3 --runs runs --out out[/bold]: some, from your own runs
+
+[bold]python -m figures collect runs/paper-cifar10[/bold]: keep small copies of a study's runs in figures/results
+
+Tables become Markdown, LaTeX and CSV; figures PNG, PDF and a page to explore. What was not run says so.
+"""
+
+app = typer.Typer(
+    name="figures",
+    cls=DrawByDefault,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="\n\n".join([HELP, *(f"[bold]{name}[/bold]: {_about(name)}" for name in figures.names())]),
+)
+
+
+@app.command()
+@guarded
+def draw(
+    name: Annotated[
+        list[str] | None, typer.Argument(help="Figures or tables; the part of a name before _ suffices: table1, fig3.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Draw them all.")] = False,
+    runs: Annotated[
+        Path, typer.Option(help="A folder with run directories, at any depth; they are known by their config.yaml.")
+    ] = figures.RESULTS,
+    out: Annotated[Path, typer.Option(help="Where the files go.")] = figures.GALLERY,
+    as_json: Json = False,
+) -> None:
+    """Draw figures and tables (the word draw may be left out)."""
+    from figures._results import Results
+
+    if bool(name) == every:
+        raise UserError(f"NAME: name one or more of {', '.join(figures.names())}, or give --all")
+    modules = {figures.full_name(one): figures.module(one) for one in (figures.names() if every else name or [])}
+    results = Results(runs)
+    files: dict[str, list[str]] = {}
+    if not as_json:
+        left_out = f", {len(results.unfinished)} unfinished left out" if results.unfinished else ""
+        output.print(f"{len(results.runs)} finished runs in {results.root}{left_out}")
+    for full_name, module in modules.items():
+        files[full_name] = [str(path) for path in module.draw(results, out).files]
+        if not as_json:
+            output.print(f"[bold]{full_name}[/bold]  {'  '.join(files[full_name])}")
+    if as_json:
+        unfinished = [str(path) for path in results.unfinished]
+        print(json.dumps({"runs": len(results.runs), "unfinished": unfinished, "files": files}))
+
+
+@app.command()
+@guarded
+def collect(
+    source: Annotated[
+        list[Path], typer.Argument(metavar="STUDY_OR_RUN...", help="Run directories, or folders with some in them.")
+    ],
+    into: Annotated[
+        Path | None, typer.Option(help="Where the copies go; by default figures/results/<name of the source>.")
+    ] = None,
+    weights: Annotated[bool, typer.Option("--weights", help="Copy each run's last weights too.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Keep small copies of finished runs to draw from: tens of kilobytes each.
+
+    A copy has the config, the environment, accuracy and loss of each round, timings and the clients' label histograms.
+    Collecting again replaces the copies. Unfinished runs are named and left out.
+    """
+    from figures import _collect
+
+    if into is None and len(source) > 1:
+        raise UserError("--into: with several sources, say where the copies go")
+    done = _collect.collect(source, into or figures.RESULTS / source[0].resolve().name, weights)
+    if as_json:
+        runs = [str(path) for path in done.runs]
+        print(json.dumps({"runs": runs, "skipped": done.skipped, "trials": done.trials, "bytes": done.bytes}))
+        return
+    for path, reason in done.skipped.items():
+        output.print(f"left out: {path} ({reason})")
+    output.print(f"{len(done.runs)} runs and {done.trials} trials in {done.bytes / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    app(prog_name="python -m figures")

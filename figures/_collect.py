@@ -1,0 +1,143 @@
+"""Slim copies of runs, small enough to keep beside the pictures that are drawn from them.
+
+A slim run has run_dir's layout, so that `feddual.open` reads it. It lacks checkpoints (unless asked for), clients.jsonl
+and the partition's index lists. The last round's rows are whole; those before it keep what figures draw.
+A study's folder keeps its study.yaml and tuned.yaml, and its trials as a line each in tuning.json.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from feddual.errors import UserError
+from feddual.run_dir import RunDir, atomic_write
+from feddual.summary import summarise
+
+# Kept in every row.
+METRICS = ("round", "accuracy", "loss", "num_clients", "bytes_down", "bytes_up", "beta", "barycenter")
+BARYCENTER = ("effective_clients", "iterations")
+TIMINGS = ("round", "seconds", "client_seconds", "server_seconds")
+METRIC_DIGITS = 6
+TIMING_DIGITS = 4  # a clock is no better than that
+STUDY_FILES = ("study.yaml", "tuned.yaml")
+
+
+@dataclass
+class Collected:
+    """What was copied, and what was not and why."""
+
+    runs: list[Path] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    trials: int = 0
+    bytes: int = 0
+
+
+def collect(sources: Sequence[Path], into: Path, weights: bool = False) -> Collected:
+    """Copy runs, and the runs of studies, as slim run directories into a folder.
+
+    Args:
+        sources: Run directories, or folders with run directories in them.
+        into: Where they go; a run keeps its path within its source.
+        weights: Copy the last checkpoint too.
+
+    Raises:
+        UserError: When a source holds no run, or two would go to the same place.
+    """
+    done = Collected()
+    places: dict[Path, Path] = {}
+    for source in sources:
+        found = _places(source, into)
+        for target, origin in found.items():
+            if places.setdefault(target, origin) != origin:
+                raise UserError(
+                    f"{origin} and {places[target]} would both go to {target}; collect them --into two folders"
+                )
+        if not RunDir(source).exists:
+            _copy_study(source, into, done)
+    for target, origin in sorted(places.items()):
+        facts = _facts(RunDir(origin))
+        if facts["finished"]:
+            done.bytes += _copy_run(RunDir(origin), RunDir(target), weights)
+            done.runs.append(target)
+        else:
+            done.skipped[str(origin)] = f"unfinished, at round {facts['rounds']}"
+    return done
+
+
+def _places(source: Path, into: Path) -> dict[Path, Path]:
+    """Where each run of a source goes. Trials are not copied."""
+    if RunDir(source).exists:
+        return {into / source.resolve().name: source}
+    configs = sorted(source.rglob("config.yaml")) if source.is_dir() else []
+    if not configs:
+        raise UserError(f"{source}: neither a run directory (config.yaml) nor a folder with some in it")
+    origins = [path.parent for path in configs]
+    return {into / run.relative_to(source): run for run in origins if not _is_trial(run.relative_to(source))}
+
+
+def _is_trial(path: Path) -> bool:
+    return "tuning" in path.parts[:-1]
+
+
+def _facts(run: RunDir) -> dict[str, Any]:
+    return summarise(run.read_config(), run.rows("metrics"), run.rows("timings"))
+
+
+def _copy_study(source: Path, into: Path, done: Collected) -> None:
+    for name in STUDY_FILES:
+        for path in sorted(source.rglob(name)):
+            data = path.read_bytes()
+            atomic_write(into / path.relative_to(source), data)
+            done.bytes += len(data)
+    for folder in sorted(path for path in source.rglob("tuning") if path.is_dir()):
+        trials = {}
+        for path in sorted(folder.rglob("config.yaml")):
+            facts = _facts(RunDir(path.parent))
+            if facts["finished"]:
+                trials[path.parent.relative_to(folder).as_posix()] = rounded(facts, METRIC_DIGITS)
+        data = (json.dumps(trials, indent=1) + "\n").encode()
+        atomic_write(into / folder.relative_to(source).with_suffix(".json"), data)
+        done.trials += len(trials)
+        done.bytes += len(data)
+
+
+def _copy_run(run: RunDir, slim: RunDir, weights: bool) -> int:
+    """Copy one run; config.yaml comes last, since with it a directory is a run. Returns the bytes written."""
+    slim.path.mkdir(parents=True, exist_ok=True)
+    partition = run.read_partition()
+    histograms = partition["histograms"]
+    slim.write_histograms(histograms.astype(np.min_scalar_type(histograms.max())), str(partition["fingerprint"]))
+    slim.write_json("environment.json", run.read_json("environment.json"))
+    slim.write_rows("metrics", _slim(run.rows("metrics"), METRICS, METRIC_DIGITS))
+    slim.write_rows("timings", _slim(run.rows("timings"), TIMINGS, TIMING_DIGITS))
+    if weights:
+        checkpoint = run.last_good_checkpoint()
+        if checkpoint is None:
+            raise UserError(f"--weights: {run.path} has no checkpoint")
+        # Clients' states belong to resuming, which a slim run cannot.
+        slim.write_checkpoint(type(checkpoint)(checkpoint.round_index, checkpoint.weights, checkpoint.layout, {}, {}))
+    slim.write_config((run.path / "config.yaml").read_text(encoding="utf-8"))
+    return sum(path.stat().st_size for path in slim.path.rglob("*") if path.is_file())
+
+
+def _slim(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], digits: int) -> list[dict[str, Any]]:
+    """The last row whole, of the others these keys."""
+    kept = [{key: row[key] for key in keys if key in row} for row in rows[:-1]]
+    for row in kept:
+        if "barycenter" in row:
+            tensors = row["barycenter"].items()
+            row["barycenter"] = {name: {key: facts[key] for key in BARYCENTER} for name, facts in tensors}
+    return rounded([*kept, *rows[-1:]], digits)
+
+
+def rounded(value: Any, digits: int) -> Any:
+    """Floats to so many significant digits, however deep they lie."""
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}")
+    if isinstance(value, Mapping):
+        return {key: rounded(item, digits) for key, item in value.items()}
+    return [rounded(item, digits) for item in value] if isinstance(value, list) else value

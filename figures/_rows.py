@@ -1,0 +1,68 @@
+"""The rows of the tables, and the experiments that stand behind them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from feddual import config
+from feddual.errors import UserError
+
+ALGORITHMS = (
+    "fedavg",
+    "fedprox",
+    "fednova",
+    "fedbn",
+    "feddyn",
+    "moon",
+    "scaffold",
+    "fedpvr",
+    "feddual",
+)  # as in Table 1
+VARIANTS = ("feddual-tuned", "feddual-published", "feddual-consistent", "feddual-frozen_head", "feddual-mean")
+DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "fmnist": "Fashion-MNIST"}
+
+# What may differ between two runs of the same experiment: its label, its place and pace, and the seed.
+INCIDENTAL = ("name", "seed", "probes", "sinks", "checkpoint", "runtime")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What is the same in all runs, over seeds, of one experiment."""
+
+    text: str
+    without_rounds: str  # a timing needs no full run
+
+
+def overrides(row: str) -> dict[str, Any]:
+    """The settings that make a paper experiment the row of this name."""
+    algorithm, _, preset = row.partition("-")
+    return {"algorithm.name": algorithm} | ({"algorithm.preset": preset} if preset else {})
+
+
+def identity(values: Mapping[str, Any]) -> Identity:
+    """The identity of a resolved config. The preset is a name for parameters; these count, not the name."""
+    kept = {key: dict(value) if isinstance(value, Mapping) else value for key, value in values.items()}
+    for key in INCIDENTAL:
+        kept.pop(key, None)
+    kept["algorithm"].pop("preset", None)
+    kept.get("evaluation", {}).pop("batch_size", None)
+    text = json.dumps(kept, sort_keys=True)
+    kept["training"] = {key: value for key, value in kept["training"].items() if key != "rounds"}
+    return Identity(text, json.dumps(kept, sort_keys=True))
+
+
+@cache
+def paper_identity(dataset: str, row: str) -> Identity | None:
+    """The identity of a row's runs in the paper's setting; None when there is no such preset."""
+    try:
+        return identity(config.resolve(f"paper-{dataset}", overrides(row)).to_dict())
+    except UserError:
+        return None
+
+
+@cache
+def paper_rounds(dataset: str) -> int:
+    """The rounds of the paper's experiment."""
+    return config.resolve(f"paper-{dataset}").training.rounds

@@ -1,0 +1,83 @@
+"""One colour, marker and label per algorithm, wherever it is drawn.
+
+The colours are told apart with the common kinds of colour blindness (Okabe and Ito's, without yellow, and two of
+Tol's); dashes and markers tell the rest.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Look:
+    """How an algorithm appears."""
+
+    label: str
+    colour: str
+    marker: str = "o"
+    dash: str = "solid"  # a name that matplotlib knows
+    width: float = 1.3
+
+
+LOOKS = {
+    "fedavg": Look("FedAvg", "#222222", "o"),
+    "fedprox": Look("FedProx", "#0072B2", "s"),
+    "fednova": Look("FedNova", "#E69F00", "^", "dashed"),
+    "fedbn": Look("FedBN", "#56B4E9", "v", "dashed"),
+    "feddyn": Look("FedDyn", "#009E73", "D"),
+    "moon": Look("MOON", "#CC79A7", "P"),
+    "scaffold": Look("SCAFFOLD", "#999999", "X", "dashed"),
+    "fedpvr": Look("FedPVR", "#882255", "<", "dashdot"),
+    "feddual": Look("FedDUAL", "#D55E00", "*", width=2.4),
+    "feddual-tuned": Look("FedDUAL, tuned", "#332288", "h", width=2.4),
+    "feddual-published": Look("FedDUAL, published", "#117733", ">", "dashed"),
+    "feddual-consistent": Look("FedDUAL, consistent", "#0072B2", "p"),
+    "feddual-frozen_head": Look("FedDUAL, frozen head", "#56B4E9", "v", "dashdot"),
+    "feddual-mean": Look("FedDUAL, mean", "#999999", "d", "dotted", 1.8),
+}
+
+INK = "#333333"
+FAINT = "#8A8A8A"
+GRID = "#E4E4E4"
+
+PAGE_WIDTH = 10.2  # inches
+PANEL_HEIGHT = 2.9
+LEGEND_COLUMNS = 5
+DPI = 160
+FONT = "DejaVu Sans"  # comes with matplotlib, so that a picture is the same everywhere
+
+MATPLOTLIB: dict[str, Any] = {
+    "font.family": FONT,
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.labelsize": 9,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "text.color": INK,
+    "pdf.fonttype": 42,  # fonts that a reader can edit
+    "figure.dpi": DPI,
+    "savefig.dpi": DPI,
+}
+
+
+def paler(colour: str, number: int) -> str:
+    """The colour of a row's series: the first in full, the others mixed with white, so that no grid shines through."""
+    share = 1.0 if number == 0 else 0.4
+    parts = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    return "#" + "".join(f"{round(255 - share * (255 - part)):02X}" for part in parts)

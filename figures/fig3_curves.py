@@ -1,0 +1,57 @@
+"""Fig. 3 a-c: test accuracy over rounds, one panel per data set, all algorithms.
+
+The line is the mean over seeds, smoothed by a running mean over five rounds: at α = 0.01 one round swings by points.
+Fig. 10 has the seeds' spread.
+"""
+
+from pathlib import Path
+
+import pandas as pd
+
+from feddual.summary import TARGETS
+from figures import _charts
+from figures._charts import Chart, Line, Panel
+from figures._results import WINDOW, Drawing, Results, per_round, seeds_text, smoothed
+from figures._rows import ALGORITHMS, DATASETS
+from figures._style import LOOKS
+
+ROWS = (*ALGORITHMS, "feddual-tuned")
+
+
+def draw(runs: Results, out: Path) -> Drawing:
+    """Write fig3_curves.png, .pdf and .html."""
+    parts, panels, present = [], [], set()
+    for letter, (dataset, label) in zip("abc", DATASETS.items(), strict=True):
+        lines, seeds_found = [], []
+        for row in ROWS:
+            seeds = 100 * per_round(runs.of(dataset, row), "accuracy")
+            if seeds.empty:
+                continue
+            mean = seeds.mean(axis=1)
+            smooth = smoothed(mean)
+            lines.append(Line(LOOKS[row], smooth.index.to_numpy(), smooth.to_numpy()))
+            parts.append(
+                pd.DataFrame(
+                    {
+                        "dataset": dataset,
+                        "row": row,
+                        "round": mean.index,
+                        "seeds": seeds.shape[1],
+                        "accuracy": mean.to_numpy(),
+                        "smoothed": smooth.to_numpy(),
+                    }
+                )
+            )
+            seeds_found.append(seeds.shape[1])
+            present.add(row)
+        level = (100 * TARGETS[dataset], f"target {100 * TARGETS[dataset]:.0f} %") if lines else None
+        note = seeds_text(*seeds_found) if lines else ""
+        panels.append(Panel(f"({letter}) {label}", "communication round", "test accuracy (%)", lines, level, note=note))
+    chart = Chart(
+        panels,
+        caption=f"mean over seeds, running mean over {WINDOW} rounds; 100 clients, 10 per round, α = 0.01",
+        panel_height=3.3,
+        legend=[LOOKS[row] for row in ROWS if row in present],
+    )
+    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    return Drawing(_charts.save(chart, "fig3_curves", out), frame)

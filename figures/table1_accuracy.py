@@ -1,0 +1,96 @@
+"""Table 1: test accuracy of the nine algorithms and FedDUAL's controls on three data sets.
+
+First with the paper's protocol (Adam 1e-3 for all), then with the settings that each algorithm's tuning chose on
+held-out training data. The paper's value and the difference stand beside ours.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from figures import _paper, _tables
+from figures._results import Drawing, Recorded, Results, accuracy, accuracy_text, difference_text, paper_text
+from figures._rows import ALGORITHMS, DATASETS, VARIANTS
+from figures._style import LOOKS
+from figures._tables import Section, Strong
+
+TITLE = "Table 1: test accuracy (%), 100 clients, 10 per round, α = 0.01"
+NOTES = (
+    "Ours: mean ± sample standard deviation over seeds (their number) of the mean accuracy over the last 10 % of "
+    "rounds. Paper: FedDUAL, TMLR 2025, Table 1. Difference: ours minus the paper's, in points. Bold: the best mean.",
+    "* did not converge: non-finite weights, or within a point of chance over the last 10 % of rounds.",
+)
+
+
+def draw(runs: Results, out: Path) -> Drawing:
+    """Write table1_accuracy.md, .tex and .csv."""
+    chosen = {(entry.dataset, entry.row): entry for entry in runs.tuned}
+    blocks = {
+        "paper": _block(ALGORITHMS, lambda dataset, row: runs.of(dataset, row)),
+        "variant": _block(VARIANTS, lambda dataset, row: runs.of(dataset, row)),
+        "tuned": _block(
+            ALGORITHMS,
+            lambda dataset, row: runs.same(chosen[dataset, row].identity) if (dataset, row) in chosen else [],
+        ),
+    }
+    for cell in blocks["tuned"]:
+        entry = chosen.get((cell["dataset"], cell["row"]))
+        cell["settings"] = _settings(entry.settings) if entry else ""
+    sections = [
+        section("Adam, learning rate 1e-3, for all", blocks["paper"]),
+        section("FedDUAL read in other ways, and its controls (Adam 1e-3)", blocks["variant"], with_paper=False),
+        section("Each algorithm's settings chosen on held-out training data", blocks["tuned"]),
+        Section(
+            "The settings chosen",
+            ["algorithm", *DATASETS.values()],
+            [
+                [LOOKS[row].label, *(cell["settings"] or "not tuned" for cell in blocks["tuned"] if cell["row"] == row)]
+                for row in ALGORITHMS
+            ],
+        ),
+    ]
+    frame = pd.DataFrame([{"block": block, **cell} for block, cells in blocks.items() for cell in cells])
+    return Drawing(_tables.write("table1_accuracy", TITLE, sections, NOTES, frame, out), frame)
+
+
+def _block(rows: Sequence[str], find: Any) -> list[dict[str, Any]]:
+    """The cells of some rows, data set by data set within a row."""
+    cells = []
+    for row in rows:
+        for dataset in DATASETS:
+            found: list[Recorded] = find(dataset, row)
+            cells.append({"row": row, "dataset": dataset, **accuracy(found, _paper.TABLE1.get(row, {}).get(dataset))})
+    return cells
+
+
+def section(title: str, cells: Sequence[dict[str, Any]], with_paper: bool = True) -> Section:
+    """A part of the table: a line per row, three columns per data set (one without the paper's values)."""
+    best = {
+        dataset: max((c["accuracy"] for c in cells if c["dataset"] == dataset and _counts(c)), default=None)
+        for dataset in DATASETS
+    }
+    columns = ["algorithm"]
+    for label in DATASETS.values():
+        columns += [label, "paper", "difference"] if with_paper else [label]
+    lines = []
+    for row in dict.fromkeys(cell["row"] for cell in cells):
+        line = [LOOKS[row].label]
+        for cell in (cell for cell in cells if cell["row"] == row):
+            text = accuracy_text(cell)
+            line.append(Strong(text) if _counts(cell) and cell["accuracy"] == best[cell["dataset"]] else text)
+            line += [paper_text(cell), difference_text(cell)] if with_paper else []
+        lines.append(line)
+    return Section(title, columns, lines)
+
+
+def _counts(cell: dict[str, Any]) -> bool:
+    return cell["seeds"] > cell["diverged"]
+
+
+def _settings(settings: dict[str, Any]) -> str:
+    named: Iterable[tuple[str, Any]] = (
+        (key.rpartition(".")[2].replace("_", " "), value) for key, value in settings.items()
+    )
+    return ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in named)

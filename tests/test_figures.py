@@ -1,0 +1,375 @@
+"""Figures: every one draws from slim results and from none, without TensorFlow; the numbers are the runs' own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import feddual
+import figures
+from feddual import config
+from feddual.errors import UserError
+from feddual.run_dir import RunDir
+from figures import _collect, _paper, _rows
+from figures.__main__ import app
+from figures._results import Results
+
+CLASSES = {"cifar10": 10, "cifar100": 100, "fmnist": 10}
+LEVEL = {"cifar10": 0.5, "cifar100": 0.3, "fmnist": 0.8}
+
+
+def make_run(folder, dataset, row, seed, rounds=None, **overrides):
+    """A run that was never trained: a rising curve whose level depends on the row and the seed."""
+    settings = {**_rows.overrides(row), "seed": seed, **{key.replace("__", "."): v for key, v in overrides.items()}}
+    if rounds is not None:
+        settings["training.rounds"] = rounds
+    experiment = config.resolve(f"paper-{dataset}", settings)
+    total = experiment.training.rounds
+    noise = np.random.default_rng([seed, *row.encode()])
+    level = LEVEL[dataset] * noise.uniform(0.75, 1.1)
+    accuracy = level * (1 - np.exp(-np.arange(1, total + 1) / 12)) + noise.normal(0, 0.02, total)
+    run = RunDir(folder)
+    run.create()
+    metrics, timings = [], []
+    for number in range(1, total + 1):
+        line = {
+            "round": number,
+            "accuracy": round(float(np.clip(accuracy[number - 1], 0, 1)), 4),
+            "loss": float(noise.uniform(1, 2)),
+            "macro_f1": float(noise.uniform()),
+            "per_class_accuracy": [0.5] * CLASSES[dataset],
+            "num_clients": 10,
+            "num_set_aside": 0,
+            "bytes_down": 1_000_000,
+            "bytes_up": 2_000_000 if row == "scaffold" else 1_000_000,
+            "update_norm": 1.0,
+        }
+        if row.startswith("feddual"):
+            facts = {"iterations": 3, "residual": 0.0, "effective_clients": float(noise.uniform(1, 10))}
+            line["barycenter"] = {"output/kernel": {**facts, "client_weights": [0.1] * 10}}
+        metrics.append(line)
+        seconds = {"seconds": 2.0, "client_seconds": 1.5, "server_seconds": 0.25, "peak_memory_bytes": 10**9}
+        timings.append({"round": number, **seconds, "evaluation_seconds": 0.123456789})
+    run.append("metrics", metrics)
+    run.append("timings", timings)
+    run.append("clients", [{"round": 1, "client": 0}])
+    run.write_json("environment.json", {"cpu": "none"})
+    histograms = noise.integers(1, 500, (100, CLASSES[dataset]))
+    run.write_partition(np.arange(5), np.arange(6), histograms, f"{dataset}-partition")
+    run.write_config(experiment.to_yaml())
+    return run
+
+
+def write_study(folder, name, **more):
+    folder.mkdir(parents=True, exist_ok=True)
+    study = {"name": name, "rows": {row: {"algorithm.name": row} for row in ("fedavg", "fedprox")}, **more}
+    (folder / "study.yaml").write_text(yaml.safe_dump(study))
+
+
+def make_studies(root, rows=("fedavg", "fednova", "scaffold", "feddual", "feddual-mean"), seeds=2):
+    """Runs as studies leave them: a headline, tuned rows, and timings."""
+    for dataset in _rows.DATASETS:
+        for row in rows:
+            for seed in range(seeds):
+                make_run(root / f"a-{dataset}" / f"{row}-{seed}", dataset, row, seed)
+    tuned = root / "a-cifar10"
+    write_study(tuned, "paper-cifar10")
+    make_run(tuned / "x", "cifar10", "fedprox", 0, training__learning_rate=0.01, algorithm__proximal_weight=0.4)
+    make_run(tuned / "tuning" / "one", "cifar10", "fedprox", 0, rounds=5, evaluation__held_out=0.1)
+    chosen = {"training.learning_rate": 0.01, "algorithm.proximal_weight": 0.4}
+    entry = {"experiment": "paper-cifar10", "row": "fedprox", "accuracy": 0.5, "trials": {}, "settings": chosen}
+    (tuned / "tuned.yaml").write_text(yaml.safe_dump({"fedprox": entry}, sort_keys=False))
+    for row in ("fedavg", "feddual"):
+        write_study(root / "t", "timing")
+        make_run(root / "t" / f"c-{row}", "cifar10", row, 0)
+        make_run(root / "t" / f"f-{row}", "fmnist", row, 0)
+        write_study(root / "p", "timing-plain")
+        make_run(root / "p" / row, "cifar10", row, 0, rounds=4, runtime__cache_features=False)
+
+
+@pytest.fixture(scope="module")
+def studies(tmp_path_factory):
+    root = tmp_path_factory.mktemp("studies")
+    make_studies(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def slim(studies, tmp_path_factory):
+    """The same, collected."""
+    root = tmp_path_factory.mktemp("slim")
+    _collect.collect([studies], root)
+    return root
+
+
+# --- the contract of a figure
+
+
+DRAW_ALL = """
+import json, sys, figures
+drawn = figures.draw_all(None, *sys.argv[1:])
+found = {name: [list(map(str, one.files)), sorted(set(one.frame["dataset"]))] for name, one in drawn.items()}
+heavy = {"tensorflow", "keras", "ray", "ot"} & set(sys.modules)
+print(json.dumps([found, sorted(heavy)]))
+"""
+
+
+@pytest.fixture(scope="module")
+def drawn(slim, tmp_path_factory):
+    """Everything, drawn in a fresh process: files and data sets by figure, and the heavy modules it loaded."""
+    command = [sys.executable, "-W", "error", "-c", DRAW_ALL, str(slim), str(tmp_path_factory.mktemp("gallery"))]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def check_files(files):
+    files = [Path(path) for path in files]
+    suffixes = {path.suffix for path in files}
+    assert suffixes >= {".md", ".tex", ".csv"} or suffixes >= {".png", ".pdf", ".html"}
+    assert all(path.stat().st_size > 100 for path in files)
+    for page in (path for path in files if path.suffix == ".html"):
+        assert (page.parent / "plotly.min.js").stat().st_size > 1e6
+        text = page.read_text()
+        assert 'src="plotly.min.js"' in text
+        assert "https://cdn" not in text
+        assert len(text) < 500_000
+
+
+@pytest.mark.parametrize("name", figures.names())
+def test_every_figure_says_what_it_shows(name):
+    module = figures.module(name)
+    assert len(module.__doc__.splitlines()[0]) > 20
+    assert module.draw.__doc__
+
+
+def test_every_figure_draws_from_slim_results(drawn):
+    found, _ = drawn
+    assert list(found) == figures.names()
+    for files, datasets in found.values():
+        check_files(files)
+        assert set(datasets) == set(_rows.DATASETS)
+
+
+def test_no_figure_needs_tensorflow(drawn):
+    _, heavy = drawn
+    assert not heavy
+
+
+@pytest.mark.parametrize("name", figures.names())
+def test_every_figure_draws_from_nothing(name, tmp_path):
+    (tmp_path / "empty").mkdir()
+    drawing = figures.draw(name, tmp_path / "empty", tmp_path / "out")
+    check_files(drawing.files)
+    texts = [path.read_text() for path in drawing.files if path.suffix in (".md", ".html")]
+    assert texts
+    assert all("not run" in text for text in texts)
+
+
+def test_drawing_twice_gives_the_same_files(drawn, slim, tmp_path):
+    for name in ("fig4_rounds_to_target", "table1_accuracy"):
+        again = figures.draw(name, slim, tmp_path).files
+        assert [path.read_bytes() for path in again] == [Path(path).read_bytes() for path in drawn[0][name][0]]
+
+
+def test_the_command_draws_what_is_named(slim, tmp_path):
+    for arguments in (["table1", "fidelity"], ["draw", "fidelity", "table1_accuracy"]):
+        result = CliRunner().invoke(app, [*arguments, "--runs", str(slim), "--out", str(tmp_path), "--json"])
+        answer = json.loads(result.stdout)
+        assert set(answer["files"]) == {"table1_accuracy", "fidelity_table"}
+        assert answer["unfinished"] == []
+        assert all(Path(path).is_file() for files in answer["files"].values() for path in files)
+
+
+# --- numbers
+
+
+def late_mean(run):
+    """By hand: mean accuracy, in percent, of the last tenth of the rounds."""
+    accuracy = [line["accuracy"] for line in run.rows("metrics")]
+    return 100 * np.mean(accuracy[-(-len(accuracy) * 9 // 10) :])
+
+
+def cell(frame, **wanted):
+    for key, value in wanted.items():
+        frame = frame[frame[key] == value]
+    assert len(frame) == 1
+    return frame.iloc[0]
+
+
+def test_table1_holds_the_means_of_the_runs(studies, slim, tmp_path):
+    figures.draw("table1", slim, tmp_path)
+    frame = pd.read_csv(tmp_path / "table1_accuracy.csv")
+    for dataset in _rows.DATASETS:
+        for row in ("fedavg", "feddual", "feddual-mean"):
+            ours = [late_mean(RunDir(studies / f"a-{dataset}" / f"{row}-{seed}")) for seed in range(2)]
+            found = cell(frame, block="variant" if "-" in row else "paper", dataset=dataset, row=row)
+            assert found["seeds"] == 2
+            assert found["accuracy"] == pytest.approx(np.mean(ours), rel=1e-5)
+            assert found["std"] == pytest.approx(abs(ours[0] - ours[1]) / np.sqrt(2), rel=1e-4)
+            if row in _paper.TABLE1:
+                paper = _paper.TABLE1[row][dataset][0]
+                assert found["paper"] == paper
+                assert found["difference"] == pytest.approx(np.mean(ours) - paper, abs=1e-3)
+    text = (tmp_path / "table1_accuracy.md").read_text()
+    assert f"{cell(frame, block='paper', dataset='cifar10', row='fedavg')['accuracy']:.2f} ± " in text
+    assert "| FedDUAL, tuned | not run | not run | not run |" in text
+    assert r"\toprule" in (tmp_path / "table1_accuracy.tex").read_text()
+
+
+def test_table1_knows_tuned_runs_by_their_settings(studies, slim, tmp_path):
+    frame = figures.draw("table1", slim, tmp_path).frame
+    found = cell(frame, block="tuned", dataset="cifar10", row="fedprox")
+    assert found["accuracy"] == pytest.approx(late_mean(RunDir(studies / "a-cifar10" / "x")))
+    assert found["settings"] == "learning rate 0.01, proximal weight 0.4"
+    assert cell(frame, block="paper", dataset="cifar10", row="fedprox")["seeds"] == 0
+    assert cell(frame, block="tuned", dataset="fmnist", row="fedprox")["seeds"] == 0
+
+
+def test_what_diverged_is_a_star(tmp_path):
+    run = make_run(tmp_path / "runs" / "r", "cifar10", "scaffold", 0)
+    run.write_rows("metrics", [{**line, "accuracy": 0.1} for line in run.rows("metrics")])
+    figures.draw("table1", tmp_path / "runs", tmp_path)
+    line = next(text for text in (tmp_path / "table1_accuracy.md").read_text().splitlines() if "SCAFFOLD" in text)
+    assert line.startswith(r"| SCAFFOLD | \* (1) | \* | – |")
+
+
+def test_rounds_to_target(tmp_path):
+    for seed, reached in enumerate((7, 31, None)):
+        run = make_run(tmp_path / "runs" / str(seed), "cifar10", "fedavg", seed)
+        rows = [
+            {**line, "accuracy": 0.5 if reached and line["round"] >= reached else 0.2} for line in run.rows("metrics")
+        ]
+        run.write_rows("metrics", rows)
+    frame = figures.draw("fig4", tmp_path / "runs", tmp_path).frame
+    found = cell(frame, dataset="cifar10", row="fedavg")
+    assert (found["rounds"], found["reached"], found["seeds"]) == (31, 2, 3)
+    assert found["rounds_mean5"] == 34  # 0.2 0.5 0.5 0.5 0.5 has the mean 0.44, one fewer 0.38
+    assert found["paper_derived"] == 23
+
+
+def test_timings_come_from_timing_studies_only(slim, tmp_path):
+    frame = figures.draw("table3", slim, tmp_path).frame
+    found = cell(frame, dataset="cifar10", plain=False, row="feddual")
+    assert (found["client_seconds"], found["server_seconds"]) == (0.15, 0.25)
+    assert np.isnan(cell(frame, dataset="cifar100", plain=False, row="feddual")["client_seconds"])
+    frame = figures.draw("table4", slim, tmp_path).frame
+    assert cell(frame, dataset="fmnist", row="fedavg")["seconds"] == 360
+    plain = cell(frame, dataset="cifar10", plain=True, row="fedavg")
+    assert (plain["seconds"], plain["measured"], plain["rounds"]) == (160, False, 4)
+    assert not cell(frame, dataset="cifar10", plain=False, row="fednova")["run"]
+
+
+def test_runs_are_known_by_their_config(tmp_path):
+    make_run(tmp_path / "any" / "depth" / "misleading-fedprox", "fmnist", "fedavg", 0)
+    make_run(tmp_path / "other-lr", "fmnist", "fedavg", 1, training__learning_rate=0.01)
+    make_run(tmp_path / "held-out", "fmnist", "fedavg", 1, evaluation__held_out=0.1)
+    make_run(tmp_path / "again", "fmnist", "fedavg", 0, checkpoint__every=5, runtime__workers=2)
+    make_run(tmp_path / "by-hand", "fmnist", "feddual", 0, algorithm__barycenter="mean")
+    results = Results(tmp_path)
+    assert [run.path.name for run in results.of("fmnist", "fedavg")] == ["misleading-fedprox"]
+    assert [run.path.name for run in results.of("fmnist", "feddual-mean")] == ["by-hand"]
+    assert not results.of("fmnist", "fedprox")
+    assert not results.of("fmnist", "feddual")
+
+
+# --- collecting
+
+
+def test_collect_keeps_what_figures_need_and_little_else(studies, slim):
+    for path in (studies / "a-fmnist" / "feddual-0", studies / "t" / "c-fedavg"):
+        whole, small = feddual.open(path), feddual.open(slim / path.relative_to(studies))
+        assert small.config == whole.config
+        assert small.environment == whole.environment
+        np.testing.assert_array_equal(small.histograms, whole.histograms)
+        facts, slim_facts = whole.summary(), small.summary()
+        for key in ("accuracy", "final", "best", "rounds_to_target", "diverged", "finished", "seconds"):
+            assert slim_facts[key] == pytest.approx(facts[key]), key
+        rows = RunDir(small.path).rows("metrics")
+        assert "per_class_accuracy" not in rows[0]
+        assert len(rows[-1]["per_class_accuracy"]) == 10
+        assert not (small.path / "clients.jsonl").exists()
+        assert not (small.path / "checkpoints").exists()
+        assert sum(file.stat().st_size for file in small.path.iterdir()) < 50_000
+    trials = json.loads((slim / "a-cifar10" / "tuning.json").read_text())
+    assert trials["one"]["rounds"] == 5
+    assert not (slim / "a-cifar10" / "tuning").exists()
+    assert (slim / "a-cifar10" / "tuned.yaml").read_bytes() == (studies / "a-cifar10" / "tuned.yaml").read_bytes()
+
+
+def test_slim_results_draw_the_same_table(studies, slim, tmp_path):
+    for name in ("table1", "fidelity", "table5"):
+        whole, small = (figures.draw(name, folder, tmp_path).frame for folder in (studies, slim))
+        pd.testing.assert_frame_equal(whole, small, rtol=1e-5)
+
+
+def test_collecting_twice_is_collecting_once(slim, studies, tmp_path):
+    _collect.collect([studies], tmp_path / "slim")
+    files = {path.relative_to(slim): path.read_bytes() for path in slim.rglob("*") if path.is_file()}
+    _collect.collect([studies], tmp_path / "slim")
+    assert files == {
+        path.relative_to(tmp_path / "slim"): path.read_bytes()
+        for path in (tmp_path / "slim").rglob("*")
+        if path.is_file()
+    }
+
+
+def test_unfinished_runs_are_skipped_and_named(tmp_path):
+    run = make_run(tmp_path / "study" / "r", "cifar10", "fedavg", 0)
+    run.cut_back(12)
+    make_run(tmp_path / "study" / "q", "cifar10", "fedavg", 1)
+    invoked = CliRunner().invoke(app, ["collect", str(tmp_path / "study"), "--into", str(tmp_path / "slim"), "--json"])
+    done = json.loads(invoked.stdout)
+    assert [Path(path).name for path in done["runs"]] == ["q"]
+    assert done["skipped"] == {str(tmp_path / "study" / "r"): "unfinished, at round 12"}
+    assert not (tmp_path / "slim" / "r").exists()
+    assert Results(tmp_path / "study").unfinished == [tmp_path / "study" / "r"]
+
+
+def test_collect_takes_a_single_run_and_refuses_nonsense(tmp_path):
+    make_run(tmp_path / "a" / "r", "cifar10", "fedavg", 0)
+    make_run(tmp_path / "b" / "r", "cifar10", "fedavg", 1)
+    assert _collect.collect([tmp_path / "a" / "r"], tmp_path / "slim").runs == [tmp_path / "slim" / "r"]
+    with pytest.raises(UserError, match="would both go to"):
+        _collect.collect([tmp_path / "a", tmp_path / "b"], tmp_path / "slim")
+    with pytest.raises(UserError, match="neither a run directory"):
+        _collect.collect([tmp_path / "nowhere"], tmp_path / "slim")
+
+
+# --- names
+
+
+def test_names():
+    assert figures.full_name("table1") == "table1_accuracy"
+    assert figures.full_name("fidelity") == "fidelity_table"
+    assert figures.full_name("client-histograms") == "client_histograms"
+    assert figures.names().index("fig4_rounds_to_target") < figures.names().index("fig10_error_bars")
+    with pytest.raises(UserError, match="did you mean table1"):
+        figures.full_name("tabel1")
+
+
+def test_the_command_names_what_to_mend(tmp_path):
+    def fails(*arguments):
+        result = CliRunner().invoke(app, list(arguments))
+        assert result.exit_code == 2
+        return result.stderr
+
+    assert "'fig99' is unknown" in fails("fig99")
+    assert "is not a folder" in fails("table1", "--runs", str(tmp_path / "none"))
+    assert "name one or more of" in fails("--runs", str(tmp_path))
+    assert "--into" in fails("collect", "a", "b")
+    (tmp_path / "config.yaml").write_text("a: [")
+    assert "not valid YAML" in fails("table1", "--runs", str(tmp_path))
+    (tmp_path / "config.yaml").write_text("a: 1")
+    assert "not the config of a run" in fails("table1", "--runs", str(tmp_path))
+
+
+def test_help_lists_the_figures():
+    text = CliRunner().invoke(app, ["--help"]).stdout
+    assert all(name in text for name in figures.names())
