@@ -253,17 +253,16 @@ def level(
 
 def _bootstrap(runs: Sequence[np.ndarray], samples: int, rng: np.random.Generator) -> np.ndarray:
     """Means over resampled runs, and within each over resampled blocks of rounds; shape (samples, layers)."""
-    means = np.empty((samples, runs[0].shape[1]))
-    for number in range(samples):
-        drawn = []
-        for index in rng.integers(len(runs), size=len(runs)):
-            rows = runs[index]
+    total = np.zeros((samples, runs[0].shape[1]))
+    for _ in runs:
+        drawn = rng.integers(len(runs), size=samples)
+        for index, rows in enumerate(runs):
+            mine = drawn == index
             block = max(1, round(len(rows) ** (1 / 3)))  # the usual length for blocks that shall keep the correlation
-            starts = rng.integers(len(rows) - block + 1, size=-(-len(rows) // block))
-            picked = (starts[:, None] + np.arange(block)).ravel()[: len(rows)]
-            drawn.append(np.nanmean(rows[picked], axis=0))
-        means[number] = np.mean(drawn, axis=0)
-    return means
+            starts = rng.integers(len(rows) - block + 1, size=(mine.sum(), -(-len(rows) // block)))
+            picked = (starts[:, :, None] + np.arange(block)).reshape(mine.sum(), -1)[:, : len(rows)]
+            total[mine] += np.nanmean(rows[picked], axis=1)
+    return total / len(runs)
 
 
 def describe() -> list[Mapping[str, str]]:

@@ -87,7 +87,14 @@ def save(chart: Chart, name: str, out: Path) -> list[Path]:
     files[out / f"{name}.html"] = _interactive.render(chart, name).encode()
     for path, data in files.items():
         atomic_write(path, data)
+    share_library(out)
+    return list(files)
+
+
+def share_library(out: Path) -> None:
+    """Put the one plotly.min.js that all pages of a folder load."""
+    from figures import _interactive
+
     script, library = out / "plotly.min.js", _interactive.library()
     if not script.is_file() or script.read_bytes() != library:
         atomic_write(script, library)
-    return list(files)

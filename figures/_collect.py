@@ -23,6 +23,7 @@ BARYCENTER = ("effective_clients", "iterations")
 TIMINGS = ("round", "seconds", "client_seconds", "server_seconds")
 METRIC_DIGITS = 6
 TIMING_DIGITS = 4  # a clock is no better than that
+GRADIENTS = Path("probes") / "gradient-norms"
 STUDY_FILES = ("study.yaml", "tuned.yaml")
 
 
@@ -114,6 +115,7 @@ def _copy_run(run: RunDir, slim: RunDir, weights: bool) -> int:
     slim.write_json("environment.json", run.read_json("environment.json"))
     slim.write_rows("metrics", _slim(run.rows("metrics"), METRICS, METRIC_DIGITS))
     slim.write_rows("timings", _slim(run.rows("timings"), TIMINGS, TIMING_DIGITS))
+    _copy_gradient_norms(run, slim)
     if weights:
         checkpoint = run.last_good_checkpoint()
         if checkpoint is None:
@@ -122,6 +124,20 @@ def _copy_run(run: RunDir, slim: RunDir, weights: bool) -> int:
         slim.write_checkpoint(type(checkpoint)(checkpoint.round_index, checkpoint.weights, checkpoint.layout, {}, {}))
     slim.write_config((run.path / "config.yaml").read_text(encoding="utf-8"))
     return sum(path.stat().st_size for path in slim.path.rglob("*") if path.is_file())
+
+
+def _copy_gradient_norms(run: RunDir, slim: RunDir) -> None:
+    """The scheduled rounds whole; of those between, what concerns all clients."""
+    source, target = RunDir(run.path / GRADIENTS), RunDir(slim.path / GRADIENTS)
+    facts = source.read_json("facts.json")
+    if facts is not None:
+        target.write_json("facts.json", facts)
+        rows = source.rows("rounds")
+        dense = any("client_at_global" in row["by_client"] for row in rows)
+        for row in rows:
+            if dense and "client_at_global" not in row["by_client"]:
+                row["by_client"] = {}
+        target.write_rows("rounds", rounded(rows, TIMING_DIGITS))
 
 
 def _slim(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], digits: int) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import io
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -12,6 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from feddual.run_dir import atomic_write
 from figures._charts import Bars, Chart, Heat, Line, Panel
 from figures._style import FAINT, INK, LEGEND_COLUMNS, MATPLOTLIB, PAGE_WIDTH, Look, paler
 
@@ -22,15 +24,30 @@ METADATA: dict[str, dict[str, Any]] = {"png": {"Software": None}, "pdf": {"Creat
 def render(chart: Chart) -> dict[str, bytes]:
     """The chart's bytes by file format."""
     with matplotlib.rc_context(MATPLOTLIB):
-        figure = _figure(chart)
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # laid out once, for all formats
-        files = {}
-        for suffix, metadata in METADATA.items():
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=suffix, metadata=metadata)
-            files[suffix] = buffer.getvalue()
-        return files
+        return figure_bytes(_figure(chart))
+
+
+def figure_bytes(figure: Figure) -> dict[str, bytes]:
+    """A figure's bytes by file format: the same figure gives the same bytes."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # laid out once, for all formats
+    files = {}
+    for suffix, metadata in METADATA.items():
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=suffix, metadata=metadata)
+        files[suffix] = buffer.getvalue()
+    return files
+
+
+def save_figure(figure: Figure, name: str, out: Path) -> list[Path]:
+    """Write NAME.png and NAME.pdf of any figure, and let it go."""
+    from matplotlib import pyplot
+
+    files = {out / f"{name}.{suffix}": data for suffix, data in figure_bytes(figure).items()}
+    for path, data in files.items():
+        atomic_write(path, data)
+    pyplot.close(figure)
+    return list(files)
 
 
 def _figure(chart: Chart) -> Figure:
