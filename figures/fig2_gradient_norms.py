@@ -29,6 +29,7 @@ SETTINGS = {
     ("cifar10", "vgg16"): ("b_vgg16_head", "VGG16 head, CIFAR-10"),
     ("cifar10", "vgg_small"): ("c_vgg_small", "small VGG, CIFAR-10"),
 }
+SHOWS = ("fmnist", "cifar10")
 COMPARED = ("A", "A'", "B", "C", "D", "D/", "E", "F", "G", "H", "I", "I'", "J", "N")
 SHOWN = ("A", "B", "D", "F", "G", "H", "J")  # norms, side by side
 SKEWED = "α = 0.01"
@@ -52,7 +53,7 @@ def _draw(runs: Results, out: Path) -> Drawing:
         both = {"IID": base, f"non-IID ({SKEWED})": other}
         for how in ("rms", "raw"):
             table = gradients.ratios(base, other, COMPARED, how)
-            tables.append(table.assign(setting=title, normalisation=how))
+            tables.append(table.assign(setting=title, dataset=key[0], normalisation=how))
         ratios = tables[-2]
         chosen = [gradients.definition(item).name for item in SHOWN]
         pictures: dict[str, Any] = {
@@ -82,7 +83,8 @@ def _draw(runs: Results, out: Path) -> Drawing:
     if OVERHEAD.is_file():
         percent = json.loads(OVERHEAD.read_text(encoding="utf-8"))["percent"]
         files += save_figure(plots.overhead(percent, "What measuring costs"), "fig2_overhead", out)
-    frame = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+    blank = [{"setting": title, "dataset": key[0], "definition": "not run"} for key, (_, title) in SETTINGS.items()]
+    frame = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(blank)
     files += _tables.write("fig2_ratios", "Gradient norms, non-IID / IID", _sections(frame), NOTES, frame, out)
     return Drawing(files, frame)
 
@@ -119,7 +121,7 @@ def _pairs(
 
 
 def _sections(frame: pd.DataFrame) -> list[Section]:
-    if frame.empty:
+    if "ratio" not in frame:
         return [Section("", ["setting", "ratio"], [[title, "not run"] for _, title in SETTINGS.values()])]
     sections = []
     for title, rows in frame[frame["normalisation"] == "rms"].groupby("setting", sort=False):
