@@ -10,6 +10,7 @@ Dense suffix: where all further moved layers are dense, several points go throug
 """
 
 import warnings
+from contextlib import suppress
 from math import prod
 from typing import Any, Protocol
 
@@ -266,21 +267,22 @@ def choose(
         objective: What is computed.
         weights: The centre.
         directions: Shape (axes, size).
-        wish: `auto`, or `plain` for no rewrite but the frozen prefix's features.
+        wish: `auto`, `plain` for no rewrite, or `unchecked` for what `auto` chose elsewhere.
         corner: The largest coordinates, (axes,); nine points up to there are compared with the plain path.
     """
     moved = [bool(directions[:, entry.slice].any()) for entry in objective.layout.entries]
-    plain = Plain(objective, len(directions))
-    if wish == "plain":
+    fast = None
+    if wish != "plain":
+        with suppress(ValueError):  # no rewrite applies
+            fast = Fast(objective, moved, len(directions))
+    if fast is None or wish != "unchecked":
+        plain = Plain(objective, len(directions))
         plain.place(weights, directions)
-        return plain, {"engine": plain.name}
-    try:
-        fast = Fast(objective, moved, len(directions))
-    except ValueError:
-        plain.place(weights, directions)
+    if fast is None:
         return plain, {"engine": plain.name}
     fast.place(weights, directions)
-    plain.place(weights, directions)
+    if wish == "unchecked":
+        return fast, {"engine": fast.name}
     count = min(len(objective.x), CHECK_IMAGES)
     difference = compare(fast, plain, nine_points(np.ones(len(directions)) if corner is None else corner), count)
     if difference > TOLERANCE:

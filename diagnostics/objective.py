@@ -304,6 +304,11 @@ def _resolve(loss: Loss) -> tuple[str, Callable[[Any, Any], Any]]:
     raise UserError(f"loss: {loss!r} is unknown; allowed: crossentropy, mse, or a function of (targets, outputs)")
 
 
+def crosses_entropy(loss: Loss) -> bool:
+    """Whether a loss is cross-entropy, and so taken from logits."""
+    return _resolve(loss)[0] == "crossentropy"
+
+
 def _per_sample(values: Any) -> Any:
     """One number per sample: the mean over further axes, such as the places of a sequence."""
     return tf.reduce_mean(tf.reshape(values, [tf.shape(values)[0], -1]), 1)

@@ -1,0 +1,1 @@
+"""Drawing functions: matplotlib and plotly, no TensorFlow."""
