@@ -38,6 +38,14 @@ class Grid:
         low, high = (-extent, extent) if isinstance(extent, (int, float)) else extent
         return cls(axis(count, low, high))
 
+    @classmethod
+    def at(cls, alphas: Sequence[float]) -> "Grid":
+        """Given values along one direction."""
+        values = np.unique(np.asarray(alphas, float))
+        if len(values) < 3 or not np.isfinite(values).all() or 0 not in values:
+            raise UserError(f"alphas: expected at least 3 finite values, 0 among them, got {list(alphas)}")
+        return cls(values)
+
     @property
     def shape(self) -> tuple[int, ...]:
         """(NY, NX) of a plane, (NX,) of a line."""

@@ -334,6 +334,7 @@ def loss_lines(
     count: int = 10,
     grid: int = 41,
     range: float | tuple[float, float] = 1.0,
+    alphas: Sequence[float] | None = None,
     images: int | None = 2000,
     split: str = "train",
     round: int | None = None,
@@ -356,8 +357,9 @@ def loss_lines(
     """The loss along `count` random directions (or given ones): a bundle of lines through the model.
 
     Arguments as for `loss_surface`; with `directions=[space.between(a, b)]` and `range=(0, 1)` the line between models.
+    `alphas` gives the steps one by one instead of `grid` and `range`; 0 must be one of them.
     """
-    line = Grid.line(grid, range)
+    line = Grid.line(grid, range) if alphas is None else Grid.at(alphas)
     measuring = _Measuring(
         samples.resolve(source, x, y, round, split, images, seed), loss, bn, logit_norm, frozen, batch_size, engine
     )
@@ -396,12 +398,12 @@ class _Measuring:
         from diagnostics.objective import crosses_entropy
 
         self.space = Space(Network(chosen.model, crosses_entropy(loss), frozen).whole)
-        self.facts: dict[str, Any] = {}
+        self.weights = self.space.checked(self.space.weights if chosen.weights is None else chosen.weights)
 
     def random(self, seed: int, index: int, norm: Norm, layers: Sequence[str], include: Sequence[str]) -> Direction:
         if self.settings["bn"] == "interpolate":
             raise UserError("bn: 'interpolate' is for directions between models; random ones never move statistics")
-        return self.space.random(seed, int(index), norm, layers=layers, include=include)
+        return self.space.random(seed, int(index), norm, weights=self.weights, layers=layers, include=include)
 
     def given(self, directions: Sequence[Direction], number: int | None) -> list[Direction]:
         if not directions or (number is not None and len(directions) != number):
@@ -422,7 +424,7 @@ class _Measuring:
         on_preview: Callable[[Surface], None] | None = None,
     ) -> "Surface | Lines":
         problem = Problem(
-            self.samples.model, self.samples.x, self.samples.y, self.settings, self.engine, self.space.weights,
+            self.samples.model, self.samples.x, self.samples.y, self.settings, self.engine, self.weights,
             tuple(np.stack([direction.vector for direction in plane]) for plane in planes),
         )  # fmt: skip
         corner = np.array([np.abs(values).max() for values in (grid.alphas, grid.betas) if values is not None])
@@ -431,7 +433,7 @@ class _Measuring:
         count = len(objective.x)
         identity = {
             "kind": "lines" if grid.betas is None else "surface",
-            "weights": fingerprint(self.space.weights),
+            "weights": fingerprint(self.weights),
             "data": objective.data_hash,
             "directions": [one.sha256 for plane in planes for one in plane],
             "direction_names": [one.name for plane in planes for one in plane],
@@ -457,7 +459,7 @@ class _Measuring:
             "images": count,
             "loss": float(centre.loss),
             "accuracy": None if np.isnan(centre.accuracy) else float(centre.accuracy),
-            "gradient_norm": objective.gradient_norm(self.space.weights),
+            "gradient_norm": objective.gradient_norm(self.weights),
             "parameters": self.space.layout.num_trainable,
             "cosine": cosine(*planes[0]) if grid.betas is not None else None,
             "chunk": sweep.chunk,

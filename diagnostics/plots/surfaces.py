@@ -196,6 +196,31 @@ def plot_lines(bundles: Any | Mapping[str, Any], *, cap: float | None = None, si
     return figure
 
 
+def plot_profiles(profiles: Any, tau: float = 0.1) -> Any:
+    """Radial profiles delta(r) of `diagnostics.compare`: mean, interval (dark) and spread over directions (light)."""
+    matches = list(dict.fromkeys(profiles["match"]))
+    figure, axes = plt.subplots(
+        1, len(matches), figsize=(0.6 + 4.2 * len(matches), 3.6), layout="constrained", squeeze=False, sharey=True
+    )
+    plt.close(figure)
+    for ax, match in zip(axes[0], matches, strict=True):
+        part = profiles[profiles["match"] == match]
+        for colour, name in zip(LINE_COLOURS, dict.fromkeys(part["model"]), strict=False):
+            rows = part[part["model"] == name]
+            ax.fill_between(rows["radius"], rows["p10"], rows["p90"], color=colour, alpha=0.12, lw=0)
+            ax.fill_between(rows["radius"], rows["low"], rows["high"], color=colour, alpha=0.3, lw=0)
+            ax.plot(rows["radius"], rows["mean"], color=colour, linewidth=2, label=name)
+        ax.axhline(tau, color="0.5", linewidth=0.8, linestyle=":")
+        ax.annotate(f"τ = {tau:g}", (1, tau), xytext=(0, 3), textcoords="offset points", fontsize=8, ha="right")
+        equal = {"round": "equal rounds", "loss": "equal training loss"}.get(match, "")
+        ax.set(xlabel="radius r (1 = the filters' own norms)", title=equal)
+        ax.set_yscale("symlog", linthresh=tau)
+        ax.spines[["top", "right"]].set_visible(False)
+    axes[0][0].set_ylabel("loss rise Δ(r)")
+    axes[0][0].legend(fontsize=8, frameon=False)
+    return figure
+
+
 # --- three dimensions -----------------------------------------------------------------------------------------------
 
 
@@ -248,6 +273,8 @@ def _matplotlib3d(surfaces: Surfaces, scale: Scale) -> Any:
         ax.set_zlim(bottom, top)
         ax.set_zticks(where, labels, fontsize=7)
         ax.tick_params(axis="both", labelsize=7, pad=0)
+        ax.xaxis.set_major_locator(MaxNLocator(5))
+        ax.yaxis.set_major_locator(MaxNLocator(5))
         ax.set_xlabel("α", labelpad=-4)
         ax.set_ylabel("β", labelpad=-4)
         ax.set_zlabel("loss", labelpad=-2)
