@@ -25,7 +25,8 @@ import numpy as np
 
 from diagnostics import samples
 from diagnostics.bootstrap import hierarchical
-from diagnostics.surface import Lines, Surface, loss_lines, loss_surface
+from diagnostics.results import Lines, Surface
+from diagnostics.surface import loss_lines, loss_surface
 from feddual.api import Run
 from feddual.errors import UserError
 from feddual.run_dir import RunDir, atomic_write

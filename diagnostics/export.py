@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from diagnostics.levels import Scale, shared_scale
-from diagnostics.surface import Surface
+from diagnostics.results import Surface
 from feddual.errors import UserError
 from feddual.run_dir import atomic_write
 

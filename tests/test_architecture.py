@@ -49,7 +49,7 @@ def test_third_parties_stay_in_their_rooms():
     assert users_of("ot") <= {"feddual/barycenter.py"}
     assert users_of("ray") <= {"feddual/executors/ray.py"}
     for package in ("matplotlib", "plotly"):
-        assert all(user == "diagnostics/plots.py" or user.startswith("figures/") for user in users_of(package))
+        assert all(user.startswith(("diagnostics/plots/", "figures/")) for user in users_of(package))
 
 
 def test_only_the_story_and_the_command_line_import_diagnostics_and_figures():

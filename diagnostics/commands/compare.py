@@ -2,12 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
-from feddual.cli import Json
+from feddual.cli import Json, output
 
 
 def compare(
@@ -43,7 +44,6 @@ def compare(
     """
     from diagnostics.compare import compare_models, group_runs
     from feddual import devices
-    from feddual.cli import _show
 
     devices.configure()
     found = compare_models(
@@ -57,33 +57,35 @@ def compare(
         typer.echo(json.dumps({"out": str(out), "differences": records, "pictures": [str(path) for path in pictures]}))
         return
     table = Table("equal", "logits", "quantity", "model", "mean", "95 %", "minus the first", "95 %")
+    keys = ("match", "variant", "quantity")
     first = found.summary["model"].iloc[0]
+    paired = {
+        (*(row[key] for key in keys), row["second"]): row
+        for row in found.differences.to_dict("records")
+        if row["first"] == first
+    }
     for row in found.summary.to_dict("records"):
-        paired = found.differences.query(
-            "match == @row['match'] and variant == @row['variant'] and quantity == @row['quantity'] "
-            "and first == @first and second == @row['model']"
-        )
         difference = ["", ""]
-        if len(paired):
-            one = paired.iloc[0]
+        if one := paired.get((*(row[key] for key in keys), row["model"])):
             mark = "" if one["excludes_zero"] else " (contains 0)"
             difference = [f"{one['difference']:+.4g}", f"{one['low']:.4g} to {one['high']:.4g}{mark}"]
         interval = f"{row['low']:.4g} to {row['high']:.4g}"
         variant = "as they are" if row["variant"] == "plain" else "normalised"
         table.add_row(row["match"], variant, row["quantity"], row["model"], f"{row['mean']:.4g}", interval, *difference)
-    _show(table)
+    # A pipe has no width: give it room rather than cut words.
+    (output if output.is_terminal else Console(width=200)).print(table)
     if found.summary["seeds"].iloc[0] == 1:
         typer.echo("One training seed of each: the intervals are over directions only and say nothing about training.")
     typer.echo(f"comparison: {out}")
 
 
-def _pictures(found: "object", out: Path) -> list[Path]:
+def _pictures(found: Any, out: Path) -> list[Path]:
     from diagnostics.plots import surfaces as plots
 
     made = []
-    names = list(found.surfaces)  # type: ignore[attr-defined]
+    names = list(found.surfaces)
     if names:
-        surfaces = found.surfaces  # type: ignore[attr-defined]
+        surfaces = found.surfaces
         figures = {"surfaces": plots.panels(surfaces), "surfaces3d": plots.panels3d(surfaces, backend="matplotlib")}
         for other in names[1:]:
             pair = (names[0], other)
@@ -94,5 +96,5 @@ def _pictures(found: "object", out: Path) -> list[Path]:
         made.append(out / "surfaces3d.html")
         plots.panels3d(surfaces).write_html(made[-1], include_plotlyjs=True)
     made.append(out / "profiles.png")
-    plots.plot_profiles(found.profiles).savefig(made[-1], dpi=150)  # type: ignore[attr-defined]
+    plots.plot_profiles(found.profiles).savefig(made[-1], dpi=150)
     return made

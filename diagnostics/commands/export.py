@@ -30,7 +30,7 @@ def export(
     """
     from diagnostics.export import FORMATS
     from diagnostics.export import export as write
-    from diagnostics.surface import Surface
+    from diagnostics.results import Surface
     from feddual.errors import UserError
 
     if to not in FORMATS:
