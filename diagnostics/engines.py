@@ -305,7 +305,7 @@ def compare(one: Engine, other: Engine, points: np.ndarray, count: int) -> float
     finite = np.isfinite(a) & np.isfinite(b)
     if (np.isfinite(a) != np.isfinite(b)).any():
         return float("inf")
-    return float(np.max(np.abs(a - b)[finite] / (np.abs(b[finite]) + 1e-6), initial=0.0))
+    return float(np.max(np.abs(a[finite] - b[finite]) / (np.abs(b[finite]) + 1e-6), initial=0.0))
 
 
 def nine_points(corner: np.ndarray) -> np.ndarray:

@@ -36,7 +36,8 @@ class Network:
                 )
             self.whole = model
         elif logits:
-            self.whole = fresh(without_softmax(self.whole))
+            with seeded_initialisers(0):
+                self.whole = fresh(without_softmax(self.whole))
         if frozen:
             for layer in self.whole._flatten_layers():
                 layer.trainable = True

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from diagnostics.network import Network, compiled, in_batches
+from diagnostics.network import Network, compiled, in_batches, is_functional
 from feddual._lazy import keras, tf
 from feddual.errors import UserError
 from feddual.weights import fingerprint, read
@@ -95,7 +95,8 @@ class Objective:
             x = in_batches(graph, batch_size, x).numpy()
         elif features and self.network.prefix is None:
             raise UserError("features: this model has no frozen layers at its beginning")
-        self.x = tf.constant(_fitting(x, self.network.rest.inputs[0]))
+        rest = self.network.rest
+        self.x = tf.constant(_fitting(x, rest.inputs[0]) if is_functional(rest) else x)
         self._forward = self.network.bind()
         shape = self._output_shape()
         self.labels, self.num_classes = self._classes(y, shape)

@@ -19,7 +19,7 @@ import numpy as np
 from diagnostics import samples, store
 from diagnostics.directions import Direction, Norm, Space, cosine
 from diagnostics.grid import Grid, Range
-from diagnostics.objective import BatchNorm, Loss
+from diagnostics.objective import BatchNorm, Loss, Objective
 from diagnostics.progress import PointProgress
 from diagnostics.results import Lines, Plan, Surface, load
 from diagnostics.sweep import Problem, Sweep
@@ -210,9 +210,9 @@ class _Measuring:
             self.samples.model, self.samples.x, self.samples.y, self.settings, self.engine, self.weights,
             tuple(np.stack([direction.vector for direction in plane]) for plane in planes),
         )  # fmt: skip
-        corner = np.array([np.abs(values).max() for values in (grid.alphas, grid.betas) if values is not None])
-        sweep = Sweep(problem, corner, workers, executor)
-        objective = sweep.objective
+        if workers < 1:
+            raise UserError(f"workers: must be at least 1, got {workers}")
+        objective = Objective(problem.model, problem.x, problem.y, **problem.settings)
         count = len(objective.x)
         identity = {
             "kind": "lines" if grid.betas is None else "surface",
@@ -224,7 +224,7 @@ class _Measuring:
             "loss": objective.loss_name,
             "bn": objective.bn,
             "batch_size": objective.batch_size,
-            "engine": sweep.facts["engine"],
+            "engine": self.engine,
         }
         if grid.betas is not None:
             identity |= {"betas": grid.betas.tolist(), "two_level": {"images": two_level} if two_level else None}
@@ -232,6 +232,8 @@ class _Measuring:
         known = folder.check(identity) if folder is not None else None
         if folder is not None and known is not None and store.read_arrays(folder.path) is not None:
             return load(folder.path)
+        corner = np.array([np.abs(values).max() for values in (grid.alphas, grid.betas) if values is not None])
+        sweep = Sweep(problem, objective, corner, workers, executor)
         centre = objective.measures(sweep.sums(0, np.zeros((1, len(planes[0]))), count)[0], count)
         if not np.isfinite(centre.loss):
             raise UserError(
@@ -330,7 +332,7 @@ def versions() -> dict[str, Any]:
 
 
 def _warn_of_versions(known: dict[str, Any], now: dict[str, Any]) -> None:
-    for key in versions():
+    for key in ("engine", "chunk", *versions()):
         if known.get(key) != now[key]:
             warnings.warn(
                 f"continued with {key} = {now[key]!r}, it began with {known.get(key)!r}; the last bits may differ",

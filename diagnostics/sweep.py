@@ -46,11 +46,12 @@ class Task:
 class Sweep:
     """Computes points of a problem's planes."""
 
-    def __init__(self, problem: Problem, corner: np.ndarray, workers: int = 1, executor: str = "processes"):
-        if workers < 1:
-            raise UserError(f"workers: must be at least 1, got {workers}")
+    def __init__(
+        self, problem: Problem, objective: Objective, corner: np.ndarray, workers: int = 1, executor: str = "processes"
+    ):
+        """Args: problem, its objective, the largest coordinates, processes and what runs them."""
         self.problem, self.workers, self._executor = problem, workers, executor
-        self.objective = Objective(problem.model, problem.x, problem.y, **problem.settings)
+        self.objective = objective
         self._engine, self.facts = engines.choose(
             self.objective, problem.weights, problem.planes[0], problem.engine, corner
         )

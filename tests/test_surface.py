@@ -236,7 +236,7 @@ def test_statistics_move_between_models_on_request():
     }
     end = cross_entropy(second(X, training=False).numpy(), Y).mean()
     np.testing.assert_allclose(found["interpolate"], end, rtol=1e-5)
-    assert abs(found["frozen"] - end) > 1e-3
+    assert abs(found["frozen"] - end) > 1e-4
     with pytest.raises(UserError, match="interpolate"):
         loss_surface(first, X, Y, grid=3, bn="interpolate", **QUIET)
 
@@ -426,45 +426,38 @@ class Killed(Exception):
     pass
 
 
-@pytest.mark.parametrize("engine", ["auto", "plain"])
-def test_resume_equals_full_in_bits(tmp_path, monkeypatch, engine):
+@pytest.mark.parametrize(("engine", "calls"), [("auto", 4 + 3 + 1), ("plain", 1 + 25)])
+def test_resume_equals_full_in_bits(tmp_path, monkeypatch, engine, calls):
     model = mlp()
     options = {"grid": (9, 7), "engine": engine, **QUIET}
-    whole = loss_surface(model, X, Y, **options)
     monkeypatch.setattr(sweep, "CHUNK", 8)
-    written = []
-    original = engines.Fast.sums if engine == "auto" else engines.Plain.sums
+    monkeypatch.setattr(engines, "POINTS", 4)
+    whole = loss_surface(model, X, Y, **options)
+    owner = engines.Fast if engine == "auto" else engines.Plain
+    original, done = owner.sums, []
 
     def dies(self, coordinates, count):
-        written.append(1)
-        if len(written) > 40 - 30 * (engine == "auto"):
+        done.append(1)
+        if len(done) > calls:
             raise Killed
         return original(self, coordinates, count)
 
-    owner = engines.Fast if engine == "auto" else engines.Plain
     with monkeypatch.context() as patch:
         patch.setattr(owner, "sums", dies)
-        if engine == "auto":
-            patch.setattr(engines, "POINTS", 4)
-            written[:] = [1] * 0
         with pytest.raises(Killed):
             loss_surface(model, X, Y, out=tmp_path / "s", **options)
     partial = Surface.load(tmp_path / "s")
     assert 0 < partial.computed.sum() < partial.computed.size
+    assert partial.computed[partial.centre]
     assert np.isnan(partial.loss[~partial.computed]).all()
     assert np.isfinite(partial.loss[partial.computed]).all()
     partial.preview().plot()
-    if engine == "auto":
-        monkeypatch.setattr(engines, "POINTS", 4)
-        whole = loss_surface(model, X, Y, **options)
     resumed = loss_surface(model, X, Y, out=tmp_path / "s", **options)
     np.testing.assert_array_equal(resumed.loss, whole.loss)
     np.testing.assert_array_equal(resumed.sem, whole.sem)
-    loaded = Surface.load(tmp_path / "s")
-    np.testing.assert_array_equal(loaded.loss, whole.loss)
+    np.testing.assert_array_equal(Surface.load(tmp_path / "s").loss, whole.loss)
     assert not (tmp_path / "s" / "chunks").exists()
-    # A third call only reads.
-    monkeypatch.setattr(owner, "sums", dies)
+    monkeypatch.setattr(owner, "sums", dies)  # a third call only reads
     np.testing.assert_array_equal(loss_surface(model, X, Y, out=tmp_path / "s", **options).loss, whole.loss)
 
 
@@ -497,8 +490,10 @@ def test_workers_refuse_what_cannot_travel():
 
 def test_two_levels_state_their_error():
     model = mlp(scale=2.0)
-    surface = loss_surface(model, X, Y, grid=15, range=2.0, two_level=45, **QUIET)
-    full = loss_surface(model, X, Y, grid=15, range=2.0, **QUIET)
+    x = 1 + X / 100  # samples so alike that few of them tell a level from the next
+    options = {"grid": 15, "range": 2.0, "loss": lambda y, z: tf.reduce_sum(tf.square(z), 1), **QUIET}
+    surface = loss_surface(model, x, Y, two_level=45, **options)
+    full = loss_surface(model, x, Y, **options)
     fine = surface.samples == 90
     assert 0 < fine.sum() < fine.size
     assert fine[surface.centre]
