@@ -30,6 +30,7 @@ from diagnostics.surface import loss_lines, loss_surface
 from feddual.api import Run
 from feddual.errors import UserError
 from feddual.run_dir import RunDir, atomic_write
+from feddual.weights import Layout, fingerprint, frozen_weights, read
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -167,7 +168,7 @@ def _cases(
         for name, group in groups.items()
         for place, item in enumerate(group)
     }
-    base = {key: samples.of_run(run, None, split, images, seed) for key, run in runs.items()}
+    base = _shared({key: samples.of_run(run, None, split, images, seed) for key, run in runs.items()})
     found = []
     for match in matches:
         rounds = _same_round(runs) if match == "round" else _same_loss(runs, base)
@@ -177,6 +178,16 @@ def _cases(
             facts = chosen.facts | {"round": checkpoint.round_index, "match": match}
             found.append((match, name, place, replace(chosen, facts=facts, weights=checkpoint.weights)))
     return found
+
+
+def _shared(several: dict[Any, samples.Samples]) -> dict[Any, samples.Samples]:
+    """The same samples with one model where architectures and frozen weights agree: compiled once for all."""
+    first: dict[str, samples.Samples] = {}
+    for key, one in several.items():
+        what = fingerprint(one.x, one.y, *map(np.asarray, frozen_weights(one.model)))
+        shared = first.setdefault(json.dumps([what, Layout.of_model(one.model).to_list()]), one)
+        several[key] = replace(shared, facts=one.facts, weights=read(one.model))
+    return several
 
 
 def _same_round(runs: Mapping[Any, Run]) -> dict[Any, int]:
@@ -194,7 +205,10 @@ def _same_loss(runs: Mapping[Any, Run], base: Mapping[Any, samples.Samples]) -> 
 
     losses: dict[Any, dict[int, float]] = {}
     for key, run in runs.items():
-        objective = Objective(base[key].model, base[key].x, base[key].y, features=base[key].features)
+        one = base[key]
+        if "loss" not in one.cache:
+            one.cache["loss"] = Objective(one.model, one.x, one.y, features=one.features)
+        objective = one.cache["loss"]
         losses[key] = {
             kept: float(objective(RunDir(run.path).read_checkpoint(kept).weights).loss) for kept in run.checkpoints
         }

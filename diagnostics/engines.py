@@ -10,7 +10,7 @@ Dense suffix: where all further moved layers are dense, several points go throug
 """
 
 import warnings
-from contextlib import suppress
+from collections.abc import Sequence
 from math import prod
 from typing import Any, Protocol
 
@@ -72,7 +72,7 @@ class Plain:
 class Fast:
     """A chain cut at the first moved layer."""
 
-    def __init__(self, objective: Objective, moved: list[bool], axes: int):
+    def __init__(self, objective: Objective, moved: Sequence[bool], axes: int):
         """Raises ValueError where no rewrite applies."""
         self._objective, self._axes = objective, axes
         layout = objective.layout
@@ -270,13 +270,17 @@ def choose(
         wish: `auto`, `plain` for no rewrite, or `unchecked` for what `auto` chose elsewhere.
         corner: The largest coordinates, (axes,); nine points up to there are compared with the plain path.
     """
-    moved = [bool(directions[:, entry.slice].any()) for entry in objective.layout.entries]
-    fast = None
-    if wish != "plain":
-        with suppress(ValueError):  # no rewrite applies
-            fast = Fast(objective, moved, len(directions))
+    moved = tuple(bool(directions[:, entry.slice].any()) for entry in objective.layout.entries)
+    axes, kept = len(directions), objective.engines
+    if wish != "plain" and ("fast", axes, moved) not in kept:
+        try:
+            kept["fast", axes, moved] = Fast(objective, moved, axes)
+        except ValueError:  # no rewrite applies
+            kept["fast", axes, moved] = None
+    fast = None if wish == "plain" else kept["fast", axes, moved]
     if fast is None or wish != "unchecked":
-        plain = Plain(objective, len(directions))
+        plain = kept.setdefault(("plain", axes), None) or Plain(objective, axes)
+        kept["plain", axes] = plain
         plain.place(weights, directions)
     if fast is None:
         return plain, {"engine": plain.name}
@@ -320,7 +324,7 @@ def nine_points(corner: np.ndarray) -> np.ndarray:
 # --- taking chains apart --------------------------------------------------------------------------------------------
 
 
-def _moved(entries: dict[int, Any], layout: Any, moved: list[bool]) -> set[int]:
+def _moved(entries: dict[int, Any], layout: Any, moved: Sequence[bool]) -> set[int]:
     """The ids of the variables that directions move."""
     flags = dict(zip((entry.path for entry in layout.entries), moved, strict=True))
     return {variable for variable, entry in entries.items() if flags[entry.path]}

@@ -37,7 +37,8 @@ class Network:
             self.whole = model
         elif logits:
             with seeded_initialisers(0):
-                self.whole = fresh(without_softmax(self.whole))
+                cut = without_softmax(self.whole)
+            self.whole = cut if cut is self.whole else fresh(cut)
         if frozen:
             for layer in self.whole._flatten_layers():
                 layer.trainable = True

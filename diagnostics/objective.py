@@ -105,6 +105,7 @@ class Objective:
         self._segments = tf.constant(self.labels) if self.num_classes else None
         if not self.network.is_copy and self._crosses:
             self._refuse_probabilities()
+        self.engines: dict[Any, Any] = {}  # what was compiled for it, by `diagnostics.engines`
         self._statistics = _statistics(self.network.rest, self.layout) if bn == "recalibrate" else []
 
     # --- what data and model allow
@@ -255,6 +256,11 @@ class Objective:
 
     def gradient_norm(self, weights: np.ndarray | None = None) -> float:
         """The norm of the mean loss's gradient with respect to the trainable weights."""
+        found = self._gradient(self.weights if weights is None else weights).numpy()
+        return float(np.linalg.norm(found[: self.layout.num_trainable]))
+
+    @cached_property
+    def _gradient(self) -> Any:
         count = len(self.x)
 
         def gradient(weights: Any) -> Any:
@@ -268,8 +274,7 @@ class Objective:
             zero = tf.zeros([self.layout.size], tf.float64)
             return tf.while_loop(lambda begin, _: begin < count, step, (0, zero))[1] / count
 
-        found = compiled(gradient, ([self.layout.size], tf.float32))(self.weights if weights is None else weights)
-        return float(np.linalg.norm(found.numpy()[: self.layout.num_trainable]))
+        return compiled(gradient, ([self.layout.size], tf.float32))
 
 
 def measures(sums: np.ndarray, count: int | np.ndarray, class_counts: Callable[[int], np.ndarray]) -> Measures:

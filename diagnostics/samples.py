@@ -25,6 +25,7 @@ class Samples:
     features: bool = False  # x is the output of the model's frozen prefix
     facts: dict[str, Any] = field(default_factory=dict)  # where they come from, for the manifest
     weights: np.ndarray | None = None  # the centre, if it is not what the model holds now
+    cache: dict[str, Any] = field(default_factory=dict, repr=False)  # what was compiled for them; kept by `replace`
 
 
 def stratified_rows(labels: np.ndarray, images: int | None, seed: int = 0) -> np.ndarray:

@@ -7,6 +7,7 @@ Every point starts from the centre's weights; loss, standard error, accuracy and
 pass. What is not computed yet is False in `computed` and NaN elsewhere; a NaN or infinite loss stays what it is.
 """
 
+import json
 import os
 import time
 import warnings
@@ -177,10 +178,11 @@ class _Measuring:
             "loss": loss, "bn": bn, "logit_norm": logit_norm, "frozen": frozen, "batch_size": batch_size,
             "features": chosen.features, "cut": chosen.features or engine != "plain",
         }  # fmt: skip
-        from diagnostics.network import Network
-        from diagnostics.objective import crosses_entropy
-
-        self.space = Space(Network(chosen.model, crosses_entropy(loss), frozen).whole)
+        key = json.dumps({**self.settings, "loss": id(loss)})
+        if key not in chosen.cache:  # the loss itself is kept too, so that its id stays its own
+            objective = Objective(chosen.model, chosen.x, chosen.y, **self.settings)
+            chosen.cache[key] = objective, Space(objective.network.whole), loss
+        self.objective, self.space, _ = chosen.cache[key]
         self.weights = self.space.checked(self.space.weights if chosen.weights is None else chosen.weights)
 
     def random(self, seed: int, index: int, norm: Norm, layers: Sequence[str], include: Sequence[str]) -> Direction:
@@ -212,7 +214,7 @@ class _Measuring:
         )  # fmt: skip
         if workers < 1:
             raise UserError(f"workers: must be at least 1, got {workers}")
-        objective = Objective(problem.model, problem.x, problem.y, **problem.settings)
+        objective = self.objective
         count = len(objective.x)
         identity = {
             "kind": "lines" if grid.betas is None else "surface",

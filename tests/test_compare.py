@@ -130,8 +130,8 @@ def test_comparison_of_runs(runs, tmp_path):
     assert (tmp_path / "cmp" / "values.csv").read_text().startswith("match,variant,model,seed")
     again = compare_models(group_runs(runs), **options)  # from the files
     np.testing.assert_array_equal(again.values["kappa"], found.values["kappa"])
-    np.testing.assert_array_equal(
-        paired_differences(found.values)["difference"], [row["difference"] for row in whole["differences"]]
+    np.testing.assert_allclose(
+        paired_differences(found.values)["difference"], [row["difference"] for row in whole["differences"]], rtol=1e-9
     )
     assert list(found.surfaces) == ["even-0", "skewed-0"]
 

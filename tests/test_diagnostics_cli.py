@@ -116,7 +116,6 @@ def test_frozen_features_are_used(tmp_path):
     experiment = tiny(
         dataset__shape=[8, 8, 1], model__name="tests.helpers:frozen_model", training__rounds=1, name="frozen"
     )
-    # `hidden` belongs to the mlp
     from diagnostics.surface import loss_surface
 
     done = feddual.run(experiment, out=tmp_path / "run", progress=False)
@@ -158,9 +157,9 @@ def test_probe_writes_surfaces_and_changes_nothing(tmp_path):
     assert surface.meta["identity"]["weights"] == later.meta["identity"]["weights"]
     with pytest.raises(UserError, match="odd count"):
         LossSurfaceProbe(grid=4)
-    with pytest.raises(UserError, match="does not take"):
-        from feddual import probes
+    from feddual import probes
 
+    with pytest.raises(UserError, match="does not take"):
         probes.create({"name": "loss-surface", "size": 3})
 
 
