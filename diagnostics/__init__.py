@@ -7,6 +7,16 @@ import importlib
 from typing import Any
 
 _HOMES = {
+    "LossSurfaceProbe": "diagnostics.probes.loss_surface",
+    "Space": "diagnostics.directions",
+    "Direction": "diagnostics.directions",
+    "register_filter_axes": "diagnostics.directions",
+    "Objective": "diagnostics.objective",
+    "Surface": "diagnostics.results",
+    "Lines": "diagnostics.results",
+    "loss_surface": "diagnostics.surface",
+    "loss_lines": "diagnostics.surface",
+    "compare_models": "diagnostics.compare",
     "GradientNormProbe": "diagnostics.probes.gradient_norms",
     "GradientNormCallback": "diagnostics.callback",
     "gradient_norms": "diagnostics.offline",

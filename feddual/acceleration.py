@@ -11,6 +11,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +32,22 @@ def features(network: Network, images: np.ndarray, progress: Progress | None = N
     The file's name is a hash of the prefix's weights, the preprocessing and the images, so a change of any of them
     makes another file.
     """
-    key = hashlib.sha256(
-        f"{network.frozen_hash}:{network.prefix.output_shape}:{network.preprocess}:{images.dtype}{images.shape}".encode()
-    )
-    key.update(np.ascontiguousarray(images).data)
-    path = datasets.cache_dir() / "features" / f"{key.hexdigest()[:40]}.npy"
+    path = feature_path(network, images)
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         with filelock.FileLock(f"{path}.lock"):  # one process computes, the others wait for it
             if not path.exists():
                 _write(path, network, images, progress)
     return np.load(path, mmap_mode="r")
+
+
+def feature_path(network: Network, images: np.ndarray) -> Path:
+    """Where the features of these images are kept, whether they are there yet or not."""
+    key = hashlib.sha256(
+        f"{network.frozen_hash}:{network.prefix.output_shape}:{network.preprocess}:{images.dtype}{images.shape}".encode()
+    )
+    key.update(np.ascontiguousarray(images).data)
+    return datasets.cache_dir() / "features" / f"{key.hexdigest()[:40]}.npy"
 
 
 def _write(path: Path, network: Network, images: np.ndarray, progress: Progress | None) -> None:
@@ -103,11 +109,20 @@ class Convolutions:
 
     def __call__(self, weights: list[Any], x: Any) -> Any:
         """Traced: from these layers' weights and images (batch, height, width, channels) to what `rest` takes."""
-        batch = tf.shape(x)[0]
+        return self.finish(weights, self.linear(weights, x), tf.shape(x)[0])
+
+    def linear(self, weights: list[Any], x: Any) -> Any:
+        """Traced: the first convolution before its activation, which is linear in its weights."""
         rows = tf.transpose(tf.reshape(x, [-1, int(np.prod(x.shape[1:]))]))
-        for stage in self.stages:
+        return self.stages[0].linear(weights, rows, tf.shape(x)[0])
+
+    def finish(self, weights: list[Any], values: Any, batch: Any) -> Any:
+        """Traced: from what `linear` returned to what `rest` takes."""
+        rows = self.stages[0].activate(values, batch)
+        for before, stage in pairwise(self.stages):
+            weights = weights[before.num_variables :]
             rows = stage(weights, rows, batch)
-            weights = weights[stage.num_variables :]
+        stage = self.stages[-1]
         positions = tf.transpose(tf.reshape(rows, [stage.filters, stage.out[0] * stage.out[1], batch]))
         return tf.reshape(positions, [-1, *stage.out, stage.filters])
 
@@ -165,11 +180,19 @@ class _Convolution:
         self._kernel_back = target.astype(np.int32)
 
     def __call__(self, weights: list[Any], rows: Any, batch: Any) -> Any:
+        return self.activate(self.linear(weights, rows, batch), batch)
+
+    def linear(self, weights: list[Any], rows: Any, batch: Any) -> Any:
+        """Traced: before the activation, shape (filters, places in the pooling window, outputs, batch)."""
         values = tf.reshape(
             self._product(weights[0], rows, batch), [self.filters, self._window, self.out[0] * self.out[1], batch]
         )
         if self._use_bias:
             values += tf.reshape(weights[1], [self.filters, 1, 1, 1])
+        return values
+
+    def activate(self, values: Any, batch: Any) -> Any:
+        """Traced: activation and pooling."""
         values = self._activation(values)
         if self._window > 1:
             values = tf.reduce_mean(values, 1)

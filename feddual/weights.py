@@ -98,9 +98,9 @@ class Layout:
         entries: list[Entry] = []
         position = 0
         for trainable, variables in ((True, model.trainable_variables), (False, moving_statistics(model))):
-            owners = _owners(model)
+            owned = owners(model)
             for variable in variables:
-                layer, key = owners[id(variable)]
+                layer, key = owned[id(variable)]
                 role = variable.name
                 entries.append(
                     Entry(f"{key}/{role}", key, type(layer).__name__, role, tuple(variable.shape), position, trainable)
@@ -131,13 +131,14 @@ def _leaf_weights(model: Any) -> list[tuple[Any, Any]]:
     return pairs
 
 
-def _owners(model: Any) -> dict[int, tuple[Any, str]]:
+def owners(model: Any) -> dict[int, tuple[Any, str]]:
     """For each weight its layer and that layer's key.
 
     Keras numbers unnamed layers over the whole process ("dense_7"); the key numbers them within the model, so that
-    it is the same for every build.
+    it is the same for every build. Parts of composite layers may share a name (the "query" of two attention layers):
+    the later ones get a number too.
     """
-    owners: dict[int, tuple[Any, str]] = {}
+    owned: dict[int, tuple[Any, str]] = {}
     keys: dict[int, str] = {}
     counts: dict[str, int] = {}
     for weight, layer in _leaf_weights(model):
@@ -148,9 +149,10 @@ def _owners(model: Any) -> dict[int, tuple[Any, str]]:
                 counts[stem] = number + 1
                 keys[id(layer)] = f"{stem}_{number}" if number else stem
             else:
-                keys[id(layer)] = layer.name
-        owners[id(weight)] = (layer, keys[id(layer)])
-    return owners
+                repeats = sum(key.partition("#")[0] == layer.name for key in keys.values())
+                keys[id(layer)] = f"{layer.name}#{repeats + 1}" if repeats else layer.name
+        owned[id(weight)] = (layer, keys[id(layer)])
+    return owned
 
 
 def read(model: Any) -> np.ndarray:

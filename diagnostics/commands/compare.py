@@ -1,0 +1,100 @@
+"""`python -m diagnostics compare RUN RUN ...`."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from feddual.cli import Json, output
+
+
+def compare(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run directories; those that differ in the seed alone go together.")
+    ],
+    directions: Annotated[int, typer.Option(min=2, help="Random directions, the same noise for all models.")] = 5,
+    images: Annotated[int, typer.Option(min=0, help="Samples, fixed and stratified; 0 for all.")] = 2000,
+    split: Annotated[str, typer.Option(help="train (pooled over the clients) or test.")] = "train",
+    match: Annotated[str, typer.Option(help="What is equal: round, loss, or both with a comma.")] = "round,loss",
+    logit_norm: Annotated[
+        bool, typer.Option(help="Also with each sample's logits normalised, which takes confidence out.")
+    ] = True,
+    grid: Annotated[str, typer.Option(metavar="N|NXxNY|0", help="Of one surface per model; 0 for none.")] = "25",
+    tau: Annotated[float, typer.Option(min=0, help="Loss rise that defines the flatness radius.")] = 0.1,
+    seed: Annotated[int, typer.Option(help="Of directions and samples.")] = 0,
+    out: Annotated[Path, typer.Option(help="The folder.")] = Path("comparison"),
+    executor: Annotated[str, typer.Option(help="What runs the workers.")] = "processes",
+    workers: Annotated[int, typer.Option(min=1, help="Processes; the result is the same for any number.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Compare how flat models are, on one scale and with intervals.
+
+    [bold]Examples[/bold]
+
+      python -m diagnostics compare runs/iid runs/noniid --directions 5 --out cmp
+      python -m diagnostics compare runs/study/*-seed-* --directions 20 --match loss --workers 2
+
+    All models see the same samples and the same noise, each scaled by its own filters. The table has the curvature
+    kappa, the flatness radius r_tau and the loss rise at radius 1, 0.5 and 0.25; intervals (95 %) are a hierarchical
+    bootstrap over training seeds and directions of paired differences. The folder gets the tables as CSV, one
+    comparison.json, and pictures with shared levels. Stopped, the same command goes on where it was.
+    """
+    from diagnostics.compare import compare_models, group_runs
+    from feddual import devices
+
+    devices.configure()
+    found = compare_models(
+        group_runs(runs), directions=directions, images=images or None, split=split, seed=seed, tau=tau, out=out,
+        matches=[part.strip() for part in match.split(",") if part.strip()], logit_norm=logit_norm,
+        grid=None if grid == "0" else grid, workers=workers, executor=executor, progress=not as_json,
+    )  # fmt: skip
+    pictures = _pictures(found, out)
+    if as_json:
+        records = json.loads(found.differences.to_json(orient="records"))
+        typer.echo(json.dumps({"out": str(out), "differences": records, "pictures": [str(path) for path in pictures]}))
+        return
+    table = Table("equal", "logits", "quantity", "model", "mean", "95 %", "minus the first", "95 %")
+    keys = ("match", "variant", "quantity")
+    first = found.summary["model"].iloc[0]
+    paired = {
+        (*(row[key] for key in keys), row["second"]): row
+        for row in found.differences.to_dict("records")
+        if row["first"] == first
+    }
+    for row in found.summary.to_dict("records"):
+        difference = ["", ""]
+        if one := paired.get((*(row[key] for key in keys), row["model"])):
+            mark = "" if one["excludes_zero"] else " (contains 0)"
+            difference = [f"{one['difference']:+.4g}", f"{one['low']:.4g} to {one['high']:.4g}{mark}"]
+        interval = f"{row['low']:.4g} to {row['high']:.4g}"
+        variant = "as they are" if row["variant"] == "plain" else "normalised"
+        table.add_row(row["match"], variant, row["quantity"], row["model"], f"{row['mean']:.4g}", interval, *difference)
+    # A pipe has no width: give it room rather than cut words.
+    (output if output.is_terminal else Console(width=200)).print(table)
+    if found.summary["seeds"].iloc[0] == 1:
+        typer.echo("One training seed of each: the intervals are over directions only and say nothing about training.")
+    typer.echo(f"comparison: {out}")
+
+
+def _pictures(found: Any, out: Path) -> list[Path]:
+    from diagnostics.plots import surfaces as plots
+
+    made = []
+    names = list(found.surfaces)
+    if names:
+        surfaces = found.surfaces
+        figures = {"surfaces": plots.panels(surfaces), "surfaces3d": plots.panels3d(surfaces, backend="matplotlib")}
+        for other in names[1:]:
+            pair = (names[0], other)
+            figures[f"difference-{other}"] = plots.difference(surfaces[names[0]], surfaces[other], pair)
+        for name, figure in figures.items():
+            made.append(out / f"{name}.png")
+            figure.savefig(made[-1], dpi=150)
+        made.append(out / "surfaces3d.html")
+        plots.panels3d(surfaces).write_html(made[-1], include_plotlyjs=True)
+    made.append(out / "profiles.png")
+    plots.plot_profiles(found.profiles).savefig(made[-1], dpi=150)
+    return made

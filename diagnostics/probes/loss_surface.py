@@ -1,0 +1,79 @@
+"""Loss surfaces alongside training: `feddual run ... --probe loss-surface@every=30`."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diagnostics.samples import Samples, stratified_rows
+from feddual.errors import UserError
+from feddual.probes import Probe
+from feddual.weights import fingerprint
+
+
+class LossSurfaceProbe(Probe):
+    """Writes the global model's surface to `surfaces/round-00030/` of the run after each measured round.
+
+    Directions and samples are the same in all rounds, so that the surfaces make an animation. It runs on the host and
+    reads weights only: training's bits are the same with and without it.
+    """
+
+    name = "loss-surface"
+
+    def __init__(
+        self,
+        every: int = 10,
+        rounds: list[int] | tuple[int, ...] = (),
+        log_spaced: int = 0,
+        grid: int | str = 21,
+        images: int = 1000,
+        range: float = 1.0,
+        seed: int = 0,
+    ):
+        super().__init__(every, rounds, log_spaced)
+        from diagnostics.grid import Grid
+
+        Grid.plane(grid, range)  # a bad grid is refused before training, not after the first rounds
+        if images < 1:
+            raise UserError(f"probes: loss-surface: images must be at least 1, got {images}")
+        self.grid, self.images, self.range, self.seed = grid, images, range, seed
+
+    def start(self, host: Any) -> None:
+        """Forget the surfaces of rounds that will be trained again."""
+        for folder in self._folder(host).glob("round-*"):
+            if int(folder.name.removeprefix("round-")) > host.round_index:
+                shutil.rmtree(folder)
+
+    def record(self, host: Any, measured: Mapping[int, dict[str, Any]]) -> None:
+        """Compute and write one surface."""
+        from diagnostics.surface import loss_surface
+
+        bench, federation = host.bench, host.bench.federation
+        rows = stratified_rows(federation.dataset.y_train, self.images, self.seed)
+        x, y = federation.train(rows)
+        facts = {
+            "source": bench.experiment.name,
+            "algorithm": bench.experiment.algorithm.name,
+            "round": host.round_index,
+            "dataset": federation.dataset.name,
+            "split": "train",
+            "seed": self.seed,
+            "rows": fingerprint(rows.astype(np.int64)),
+        }
+        on_features = federation.train_features is not None
+        samples = Samples(bench.network.model, x, y, on_features, facts, host.weights)
+        folder = self._folder(host) / f"round-{host.round_index:05d}"
+        try:
+            loss_surface(samples, grid=self.grid, range=self.range, seed=self.seed, out=folder, progress=False)
+        except UserError as error:  # a diverged model has no surface; training goes on
+            import warnings
+
+            warnings.warn(f"probe loss-surface, round {host.round_index}: {error}", stacklevel=2)
+
+    def _folder(self, host: Any) -> Path:
+        return host.path.parents[1] / "surfaces"
+
+
+PROBE = LossSurfaceProbe

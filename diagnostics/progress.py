@@ -1,0 +1,53 @@
+"""A bar for people, plain lines where nobody watches."""
+
+import sys
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+EVERY = 10.0  # seconds between plain lines
+
+
+class PointProgress:
+    """Follows points as they are computed."""
+
+    def __init__(self, label: str, total: int, enabled: bool = True):
+        console = Console(stderr=True)
+        self._live = enabled and (console.is_terminal or console.is_jupyter)
+        self._enabled, self._label, self._total = enabled, label, total
+        self._done = self._found = 0
+        self._started = self._said = time.perf_counter()
+        self._bar = Progress(
+            TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("points"),
+            TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console, disable=not self._live,
+        )  # fmt: skip
+        self._task = self._bar.add_task(label, total=total)
+
+    def __enter__(self) -> "PointProgress":
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def advance(self, points: int) -> None:
+        """More points are done."""
+        self._done += points
+        self._bar.update(self._task, completed=self._done)
+        now = time.perf_counter()
+        if self._enabled and not self._live and (now - self._said > EVERY or self._done == self._total):
+            self._said = now
+            rate = self._done / max(now - self._started, 1e-9)
+            left = (self._total - self._done) / rate
+            print(f"{self._label}: {self._done}/{self._total} points, {left:.0f} s left", file=sys.stderr, flush=True)
+
+    def say(self, text: str) -> None:
+        """A line between."""
+        if self._live:
+            self._bar.console.print(text, highlight=False)
+        elif self._enabled:
+            print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,147 @@
+"""Comparisons: the numbers on cases known by hand, the intervals, the matching, the tables."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import feddual
+from diagnostics.bootstrap import hierarchical
+from diagnostics.compare import compare_models, flatness_radius, group_runs, paired_differences, symmetric_rise
+from feddual._lazy import keras, tf
+from feddual.errors import UserError
+from tests.helpers import tiny
+
+X = np.eye(3, dtype=np.float32)
+Y = np.zeros(3, int)
+
+
+def quadratic(scale):
+    """Loss |w|²/2 for the loss below: every filter-normalised direction has curvature |w|² = scale² · 91."""
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, use_bias=False)])
+    model.set_weights([np.array([[1, 2], [3, 4], [5, 6]], np.float32) * np.float32(scale)])
+    return model
+
+
+def test_flatness_radius_by_hand():
+    radii = np.array([0, 0.5, 1.0])
+    assert flatness_radius(radii, np.array([0, 0.05, 0.15]), 0.1) == pytest.approx(0.75)
+    assert flatness_radius(radii, np.array([0, 0.05, 0.09]), 0.1) == 1.0  # never beyond: the last radius
+    assert flatness_radius(radii, np.array([0, np.nan, 0.0]), 0.1) == 0.0  # what is not finite is not flat
+    assert flatness_radius(radii, np.array([0, -0.5, 0.0]), 0.1) == 1.0
+
+
+def test_rises_are_symmetric():
+    # A slope alone is no rise: a federated model is not a stationary point.
+    lines = SimpleNamespace(alphas=np.array([-1.0, 0, 1]), loss=np.array([[1.0, 2, 3], [4, 2, 6]]))
+    np.testing.assert_allclose(symmetric_rise(lines, 1.0), [0, 3])
+
+
+def test_the_bootstrap_draws_seeds_then_directions():
+    rng = np.random.default_rng(0)
+    within = rng.normal(0, 0.01, (6, 50)) + rng.normal(0, 1, (6, 1))  # directions of one training are alike
+    low, high = hierarchical(within)
+    assert low < within.mean() < high
+    assert high - low > 0.5  # six independent values, not three hundred
+    flat_low, flat_high = hierarchical(within.reshape(1, -1))
+    assert flat_high - flat_low < 0.5 * (high - low)
+    assert hierarchical(within) == hierarchical(within)
+
+
+def test_the_bootstrap_equals_a_slow_twin():
+    values = np.array([[1.0, 2, 4], [3, 5, 9]])
+    from feddual import seeding
+
+    rng = seeding.generator(0, "bootstrap")
+    seeds, directions = rng.integers(0, 2, (50, 2)), rng.integers(0, 3, (50, 2, 3))
+    means = [
+        np.mean([[values[seeds[b, s], directions[b, s, d]] for d in range(3)] for s in range(2)]) for b in range(50)
+    ]
+    np.testing.assert_allclose(hierarchical(values, draws=50), np.quantile(means, [0.025, 0.975]))
+
+
+def test_models_compared_on_a_case_known_by_hand():
+    import diagnostics.compare as module
+
+    squared = lambda y, z: tf.reduce_sum(tf.square(z), 1) * 3 / 2  # noqa: E731
+    original = module.loss_lines
+    module.loss_lines = lambda *args, **options: original(*args, **options, loss=squared)
+    try:
+        found = compare_models(
+            {"small": quadratic(0.1), "large": quadratic(0.2)}, X, Y, directions=3, grid=None, logit_norm=False,
+            images=None, progress=False,
+        )  # fmt: skip
+    finally:
+        module.loss_lines = original
+    summary = found.summary.set_index(["quantity", "model"])["mean"]
+    assert summary["kappa", "small"] == pytest.approx(0.91, rel=1e-3)
+    assert summary["kappa", "large"] == pytest.approx(3.64, rel=1e-3)
+    assert summary["rise_0.5", "large"] == pytest.approx(3.64 * 0.25 / 2, rel=1e-3)
+    # delta(r) = kappa r² / 2 = 0.1; straight lines between radii a tenth apart
+    assert summary["r_tau", "large"] == pytest.approx((0.2 / 3.64) ** 0.5, abs=0.01)
+    row = found.differences.set_index("quantity").loc["kappa"]
+    assert row["difference"] == pytest.approx(2.73, rel=1e-3)
+    assert row["excludes_zero"]
+    profile = found.profiles.query("model == 'small' and radius == 1.0").iloc[0]
+    assert profile["mean"] == pytest.approx(0.455, rel=1e-3)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    made = []
+    for name, alpha in (("even", 100.0), ("skewed", 0.1)):
+        for seed in (0, 1):
+            experiment = tiny(
+                name=f"{name}-{seed}", seed=seed, partition__alpha=alpha, checkpoint__every=1, checkpoint__keep="all"
+            )
+            made.append(folder / f"{name}-{seed}")
+            feddual.run(experiment, out=made[-1], progress=False)
+    return made
+
+
+def test_runs_that_differ_in_their_seed_go_together(runs):
+    assert {name: [path.name for path in group] for name, group in group_runs(runs).items()} == {
+        "even-0": ["even-0", "even-1"],
+        "skewed-0": ["skewed-0", "skewed-1"],
+    }
+    assert list(group_runs(runs[:2])) == ["even-0", "even-1"]
+
+
+def test_comparison_of_runs(runs, tmp_path):
+    options = {"directions": 2, "grid": 3, "images": 100, "progress": False, "out": tmp_path / "cmp"}
+    found = compare_models(group_runs(runs), **options)
+    assert len(found.values) == 2 * 2 * 2 * 2 * 2  # matches, variants, models, seeds, directions
+    by_round = found.values.query("match == 'round'")
+    assert set(by_round["round"]) == {3}
+    by_loss = found.values.query("match == 'loss' and variant == 'plain'").drop_duplicates(["model", "seed"])
+    at_end = by_round.query("variant == 'plain'").drop_duplicates(["model", "seed"])
+    target = at_end["loss"].max()
+    assert (by_loss["loss"] - target).abs().max() <= (at_end["loss"] - target).abs().max() + 1e-12
+    # The same noise for all: hashes differ, since filters do, names do not.
+    names = {tuple(lines.meta["identity"]["direction_names"]) for lines in found.lines.values()}
+    hashes = {tuple(lines.meta["identity"]["directions"]) for lines in found.lines.values()}
+    assert len(names) == 1
+    assert len(hashes) > 4
+    assert len({lines.meta["identity"]["data"] for lines in found.lines.values()}) == 1
+    whole = json.loads((tmp_path / "cmp" / "comparison.json").read_text())
+    assert len(whole["differences"]) == len(found.differences) == 2 * 2 * 5
+    assert (tmp_path / "cmp" / "values.csv").read_text().startswith("match,variant,model,seed")
+    again = compare_models(group_runs(runs), **options)  # from the files
+    np.testing.assert_array_equal(again.values["kappa"], found.values["kappa"])
+    np.testing.assert_allclose(
+        paired_differences(found.values)["difference"], [row["difference"] for row in whole["differences"]], rtol=1e-9
+    )
+    assert list(found.surfaces) == ["even-0", "skewed-0"]
+
+
+def test_bad_input(runs):
+    with pytest.raises(UserError, match="at least two models"):
+        compare_models({"one": quadratic(1)}, X, Y)
+    with pytest.raises(UserError, match="at least 2"):
+        compare_models({"a": quadratic(1), "b": quadratic(2)}, X, Y, directions=1)
+    with pytest.raises(UserError, match="as many training seeds"):
+        compare_models({"a": [quadratic(1)], "b": [quadratic(2), quadratic(3)]}, X, Y)
+    with pytest.raises(UserError, match="matches"):
+        compare_models({"a": runs[0], "b": runs[1]}, matches=("accuracy",))

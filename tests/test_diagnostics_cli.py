@@ -1,0 +1,173 @@
+"""The commands on a real run, the probe during training."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import feddual
+from diagnostics.__main__ import app
+from diagnostics.probes.loss_surface import LossSurfaceProbe
+from diagnostics.results import Surface
+from feddual.errors import UserError
+from tests.helpers import tiny
+
+
+def call(*arguments, code=0):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output + result.stderr
+    return result
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    for name, alpha in (("even", 100.0), ("skewed", 0.1)):
+        feddual.run(tiny(name=name, partition__alpha=alpha, checkpoint__every=1, checkpoint__keep="all"),
+                    out=folder / name, progress=False)  # fmt: skip
+    return folder
+
+
+def test_surface_then_export(run, tmp_path):
+    result = call("surface", run / "even", "--grid", "7x5", "--images", "100", "--json")
+    facts = json.loads(result.stdout)
+    assert facts["points"] == 35
+    folder = run / "even" / "surfaces" / "main"
+    assert facts["out"] == str(folder)
+    surface = Surface.load(folder)
+    assert surface.loss.shape == (5, 7)
+    assert {path.name for path in folder.iterdir()} == {
+        "manifest.json", "surface.npz", "surface.png", "surface.html"
+    }  # fmt: skip
+    assert surface.meta["facts"]["round"] == 3
+    model = feddual.open(run / "even").model()
+    assert facts["images"] == 100
+    assert surface.meta["facts"]["accuracy"] == facts["accuracy"]
+    assert model.count_params() == surface.meta["facts"]["parameters"]
+    again = call("surface", run / "even", "--grid", "7x5", "--images", "100")  # finished: only reads
+    assert "Loss over a plane of 7 × 5 points" in again.stdout
+    for to in ("vtp", "obj", "h5", "csv", "html"):
+        written = json.loads(call("export", folder, "--to", to, "--out", tmp_path / f"s.{to}", "--json").stdout)
+        assert written == [str(tmp_path / f"s.{to}")]
+    other = call("surface", run / "even", "--grid", "9", "--images", "100", code=2)
+    assert "holds another measurement" in other.stderr
+    assert Surface.load(folder).loss.shape == (5, 7)
+
+
+def test_a_run_and_its_model_have_the_same_surface(run):
+    from diagnostics.samples import of_run
+    from diagnostics.surface import loss_surface
+
+    opened = feddual.open(run / "skewed")
+    from_run = loss_surface(opened, grid=3, images=60, split="test", progress=False)
+    samples = of_run(opened, None, "test", 60)
+    assert len(samples.y) == 60
+    from_model = loss_surface(opened.model(), samples.x, samples.y, grid=3, images=None, progress=False)
+    np.testing.assert_allclose(from_run.loss, from_model.loss, rtol=1e-6)
+    early = loss_surface(opened, round=1, grid=3, images=60, split="test", progress=False)
+    assert early.meta["facts"]["round"] == 1
+    assert early.loss[1, 1] != from_run.loss[1, 1]
+    with pytest.raises(UserError, match="no checkpoint of round 9"):
+        loss_surface(opened, round=9, grid=3)
+    with pytest.raises(UserError, match="split: 'validation'"):
+        loss_surface(opened, split="validation", grid=3)
+    with pytest.raises(UserError, match="brings its own data"):
+        loss_surface(opened, samples.x, samples.y, grid=3)
+
+
+def test_weights_of_another_model_are_refused(run, tmp_path):
+    import shutil
+
+    shutil.copytree(run / "even", tmp_path / "wrong")
+    config = tmp_path / "wrong" / "config.yaml"
+    text = config.read_text()
+    assert "- 8\n" in text
+    config.write_text(text.replace("- 8\n", "- 9\n"))
+    result = call("surface", tmp_path / "wrong", "--grid", "3", "--out", tmp_path / "s", code=2)
+    assert "weights of another model" in result.stderr
+    assert not (tmp_path / "s").exists()
+
+
+def test_compare(run, tmp_path):
+    out = tmp_path / "cmp"
+    result = call(
+        "compare", run / "even", run / "skewed", "--directions", 2, "--images", 60, "--grid", 3, "--out", out, "--json"
+    )
+    facts = json.loads(result.stdout)
+    assert {row["quantity"] for row in facts["differences"]} == {"kappa", "r_tau", "rise_1", "rise_0.5", "rise_0.25"}
+    for name in ("surfaces.png", "difference-skewed.png", "profiles.png", "values.csv", "comparison.json"):
+        assert (out / name).stat().st_size > 500, name
+    shown = call("compare", run / "even", run / "skewed", "--directions", 2, "--images", 60, "--grid", 3, "--out", out)
+    assert "r_tau" in shown.stdout
+    assert "say nothing about training" in shown.stdout
+
+
+def test_help_teaches():
+    for command in ("surface", "compare", "export"):
+        text = call(command, "--help").stdout
+        assert "Examples" in text
+        assert "python -m diagnostics" in text
+    assert "not a run directory" in call("surface", "nowhere", code=2).stderr
+    assert "no readable manifest" in call("export", ".", code=2).stderr
+
+
+def test_frozen_features_are_used(tmp_path):
+    experiment = tiny(
+        dataset__shape=[8, 8, 1], model__name="tests.helpers:frozen_model", training__rounds=1, name="frozen"
+    )
+    from diagnostics.surface import loss_surface
+
+    done = feddual.run(experiment, out=tmp_path / "run", progress=False)
+    surface = loss_surface(done, grid=3, images=50, progress=False)
+    assert surface.meta["facts"]["engine"] == "linearity + dense suffix"
+    from diagnostics.samples import of_run
+
+    samples = of_run(done, images=50)
+    assert samples.features
+    assert samples.x.shape == (50, 3)
+    from feddual import datasets
+
+    data = datasets.load(experiment.dataset)
+    from diagnostics.samples import stratified_rows
+
+    rows = stratified_rows(data.y_train, 50)
+    plain = loss_surface(
+        done.model(), data.x_train[rows], data.y_train[rows], grid=3, images=None, engine="plain", progress=False
+    )
+    np.testing.assert_allclose(surface.loss, plain.loss, rtol=1e-5)
+
+
+def test_probe_writes_surfaces_and_changes_nothing(tmp_path):
+    plain = feddual.run(tiny(), out=tmp_path / "plain", progress=False)
+    probed = feddual.run(
+        tiny(probes=[{"name": "loss-surface", "every": 2, "grid": 3, "images": 50}]),
+        out=tmp_path / "probed",
+        progress=False,
+    )
+    for path, value in plain.weights().items():
+        np.testing.assert_array_equal(value, probed.weights()[path])
+    folders = sorted(path.name for path in (tmp_path / "probed" / "surfaces").iterdir())
+    assert folders == ["round-00002"]
+    surface = Surface.load(tmp_path / "probed" / "surfaces" / "round-00002")
+    from diagnostics.surface import loss_surface
+
+    later = loss_surface(probed, round=2, grid=3, images=50, progress=False)
+    np.testing.assert_allclose(surface.loss, later.loss, rtol=1e-6)
+    assert surface.meta["identity"]["weights"] == later.meta["identity"]["weights"]
+    with pytest.raises(UserError, match="odd count"):
+        LossSurfaceProbe(grid=4)
+    from feddual import probes
+
+    with pytest.raises(UserError, match="does not take"):
+        probes.create({"name": "loss-surface", "size": 3})
+
+
+def test_probe_forgets_what_will_be_trained_again(tmp_path):
+    from types import SimpleNamespace
+
+    for number in (10, 20, 30):
+        (tmp_path / "surfaces" / f"round-{number:05d}").mkdir(parents=True)
+    host = SimpleNamespace(path=tmp_path / "probes" / "loss-surface", round_index=20)
+    LossSurfaceProbe().start(host)
+    assert sorted(path.name for path in (tmp_path / "surfaces").iterdir()) == ["round-00010", "round-00020"]
