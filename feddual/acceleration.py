@@ -109,12 +109,20 @@ class Convolutions:
 
     def __call__(self, weights: list[Any], x: Any) -> Any:
         """Traced: from these layers' weights and images (batch, height, width, channels) to what `rest` takes."""
-        return self.finish(weights, self.linear(weights, x), tf.shape(x)[0])
+        return self.on_rows(weights, self.lay_out(x))
+
+    def lay_out(self, x: Any) -> Any:
+        """Traced: images as these layers take them, a column for each; once for several passes over them."""
+        return tf.transpose(tf.reshape(x, [-1, int(np.prod(x.shape[1:]))]))
+
+    def on_rows(self, weights: list[Any], rows: Any) -> Any:
+        """Traced: the same from images that are laid out."""
+        batch = tf.shape(rows)[1]
+        return self.finish(weights, self.stages[0].linear(weights, rows, batch), batch)
 
     def linear(self, weights: list[Any], x: Any) -> Any:
         """Traced: the first convolution before its activation, which is linear in its weights."""
-        rows = tf.transpose(tf.reshape(x, [-1, int(np.prod(x.shape[1:]))]))
-        return self.stages[0].linear(weights, rows, tf.shape(x)[0])
+        return self.stages[0].linear(weights, self.lay_out(x), tf.shape(x)[0])
 
     def finish(self, weights: list[Any], values: Any, batch: Any) -> Any:
         """Traced: from what `linear` returned to what `rest` takes."""

@@ -46,8 +46,16 @@ class Forward:
         """Traced: `apply` on the whole vector."""
         return self.apply(self.tensors(weights), x, training, seed)
 
+    def lay_out(self, x: Any) -> Any:
+        """Traced: inputs in the order in which the network takes them fastest, for several passes over them."""
+        return x if self.first is None else self.first.lay_out(x)
+
+    def part(self, laid_out: Any, begin: Any, end: Any) -> Any:
+        """Traced: some examples of what `lay_out` returned."""
+        return laid_out[begin:end] if self.first is None else laid_out[:, begin:end]
+
     def apply(
-        self, tensors: list[Any], x: Any, training: bool = False, seed: Any = None
+        self, tensors: list[Any], x: Any, training: bool = False, seed: Any = None, laid_out: bool = False
     ) -> tuple[Outputs, Any, list[Any]]:
         """Traced.
 
@@ -55,6 +63,7 @@ class Forward:
             tensors: One for each entry of the layout.
             x: Inputs.
             training: Whether dropout and batch statistics are on.
+            laid_out: Whether the inputs come from `lay_out`.
             seed: Two integers (a key, the step) for dropout; each layer that draws gets a key of its own.
 
         Returns:
@@ -75,7 +84,8 @@ class Forward:
         if self.prefix is not None:
             x = tf.stop_gradient(self.prefix(x, training=False))
         if self.first is not None:
-            x = self.first(trainable[: self._num_first], x)
+            first = self.first.on_rows if laid_out else self.first
+            x = first(trainable[: self._num_first], x)
         (features, logits), rest, losses = self.trained.stateless_call(
             trainable[self._num_first :], rest, x, training=training, return_losses=True
         )

@@ -132,7 +132,7 @@ class LocalTraining:
             for parts in self._parts
         }
         self.gradient_at = tf.function(
-            lambda weights, x, y: self._gradient(weights, x, y, tf.shape(y)[0], None),
+            lambda weights, x, y: self._gradient(weights, forward.lay_out(x), y, tf.shape(y)[0], None),
             autograph=False,
             input_signature=[signature[0], signature[4], signature[5]] if signature else None,
         )
@@ -173,11 +173,12 @@ class LocalTraining:
         names = self.algorithm.epoch_facts
         algorithm, epochs, num_trainable = self.algorithm, self.training.local_epochs, self.layout.num_trainable
         num_batches = (num_examples + self.training.batch_size - 1) // self.training.batch_size
+        laid_out = self.forward.lay_out(x)  # left out of the graph where the algorithm has no passes over all data
         ctx = ClientContext(
             self.layout, global_weights, server, client, x, y, num_examples, self.training.learning_rate,
-            forward_all=lambda weights: self._forward_all(weights, x),
-            accuracy=lambda weights: self._accuracy(weights, x, y, num_examples),
-            gradient=lambda weights, entries=None: self._gradient(weights, x, y, num_examples, entries),
+            forward_all=lambda weights: self._forward_all(weights, laid_out, tf.shape(x)[0]),
+            accuracy=lambda weights: self._accuracy(weights, laid_out, y, num_examples),
+            gradient=lambda weights, entries=None: self._gradient(weights, laid_out, y, num_examples, entries),
         )  # fmt: skip
         ctx = ctx.with_(before=algorithm.before_training(ctx))
 
@@ -241,14 +242,15 @@ class LocalTraining:
 
         return Batch(rows(x), rows(y), rows(order), tf.where(tf.range(size) < count, share, 0.0), count)
 
-    def _forward_all(self, weights: Any, x: Any) -> Outputs:
+    def _forward_all(self, weights: Any, laid_out: Any, count: Any) -> Outputs:
         """Traced: the network's answers to all of a client's data, in chunks."""
+        tensors = self.forward.tensors(weights)
         if self.jit:
-            return self.forward(weights, x)[0]
-        chunks = (tf.shape(x)[0] + CHUNK - 1) // CHUNK
+            return self.forward.apply(tensors, laid_out, laid_out=True)[0]
+        chunks = (count + CHUNK - 1) // CHUNK
 
         def chunk(number: Any, logits: Any, features: Any) -> Any:
-            outputs = self.forward(weights, x[number * CHUNK : (number + 1) * CHUNK])[0]
+            outputs = self._chunk(tensors, laid_out, number, CHUNK)
             return number + 1, logits.write(number, outputs.logits), features.write(number, outputs.features)
 
         arrays = [
@@ -258,13 +260,19 @@ class LocalTraining:
         _, logits, features = tf.while_loop(lambda number, *_: number < chunks, chunk, (0, *arrays))
         return Outputs(logits.concat(), features.concat())
 
-    def _accuracy(self, weights: Any, x: Any, y: Any, num_examples: Any) -> Any:
+    def _chunk(self, tensors: list[Any], laid_out: Any, number: Any, size: Any) -> Outputs:
+        """Traced: the network's answers to one chunk."""
+        part = self.forward.part(laid_out, number * size, (number + 1) * size)
+        return self.forward.apply(tensors, part, laid_out=True)[0]
+
+    def _accuracy(self, weights: Any, laid_out: Any, y: Any, num_examples: Any) -> Any:
         """Traced: the share of a client's data that the network answers rightly."""
-        size = x.shape[0] if self.jit else CHUNK
+        size = y.shape[0] if self.jit else CHUNK
+        tensors = self.forward.tensors(weights)
 
         def chunk(number: Any, hits: Any) -> Any:
-            rows = slice(number * size, (number + 1) * size)
-            right = tf.equal(tf.argmax(self.forward(weights, x[rows])[0].logits, 1, tf.int32), y[rows])
+            labels = y[number * size : (number + 1) * size]
+            right = tf.equal(tf.argmax(self._chunk(tensors, laid_out, number, size).logits, 1, tf.int32), labels)
             real = tf.range(tf.shape(right)[0]) + number * size < num_examples  # padding does not count
             return number + 1, hits + tf.reduce_sum(tf.cast(tf.logical_and(right, real), weights.dtype))
 
@@ -272,7 +280,7 @@ class LocalTraining:
         hits = tf.while_loop(lambda number, _: number < chunks, chunk, (0, tf.zeros([], weights.dtype)))[1]
         return hits / tf.cast(num_examples, weights.dtype)
 
-    def _gradient(self, weights: Any, x: Any, y: Any, num_examples: Any, entries: Sequence[Entry] | None) -> Any:
+    def _gradient(self, weights: Any, laid_out: Any, y: Any, num_examples: Any, entries: Sequence[Entry] | None) -> Any:
         """Traced: the gradient of the mean cross-entropy over a client's data, for some entries of the layout.
 
         Only these tensors are watched, so the backward pass ends at the first layer that has one of them.
@@ -280,15 +288,15 @@ class LocalTraining:
         wanted = {entry.path for entry in (self.layout.entries if entries is None else entries) if entry.trainable}
         chosen = [number for number, entry in enumerate(self.layout.entries) if entry.path in wanted]
         tensors = self.forward.tensors(weights)
-        size = x.shape[0] if self.jit else CHUNK
+        size = y.shape[0] if self.jit else CHUNK
 
         def chunk(number: Any, total: Any) -> Any:
-            rows = slice(number * size, (number + 1) * size)
-            real = tf.cast(tf.range(tf.shape(y[rows])[0]) + number * size < num_examples, weights.dtype)
+            labels = y[number * size : (number + 1) * size]
+            real = tf.cast(tf.range(tf.shape(labels)[0]) + number * size < num_examples, weights.dtype)
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch([tensors[place] for place in chosen])
-                logits = self.forward.apply(tensors, x[rows])[0].logits
-                loss = tf.reduce_sum(real * tf.nn.sparse_softmax_cross_entropy_with_logits(y[rows], logits))
+                logits = self._chunk(tensors, laid_out, number, size).logits
+                loss = tf.reduce_sum(real * tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
             gradients = tape.gradient(loss, [tensors[place] for place in chosen])
             return number + 1, total + tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
 
