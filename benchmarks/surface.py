@@ -27,7 +27,7 @@ from feddual import acceleration, datasets, devices, models
 engine.CONTESTANTS |= {
     "surface-1": ("ours_surface.py", None),
     "surface-2": ("ours_surface.py", None),
-    "losslandscapes": ("loss_landscapes.py", ["loss-landscapes==3.0.6", "torch==2.13.0", "tqdm"]),
+    "losslandscapes": ("losslandscapes.py", ["loss-landscapes==3.0.6", "torch==2.13.0", "tqdm"]),
 }
 
 

@@ -24,7 +24,7 @@ while wait_for_turn():
     tell(
         seconds=time.perf_counter() - started,
         points=int(surface.loss.size),
-        # `seconds` has compiling and, with workers, their start; this is the filling of the grid alone.
+        # `seconds` is the whole call; this leaves out compiling and the check, but not the start of workers.
         seconds_per_point=facts["seconds"] / surface.loss.size,
         engine=facts["engine"],
         check=facts["check"],
