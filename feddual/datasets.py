@@ -4,15 +4,12 @@ Each is a function `load(data_dir=None, ...) -> Dataset`; its other parameters a
 section, its name (with dashes) the value of `dataset.name`. A user's own `.npz` is `dataset: {path: mine.npz}`.
 """
 
-import gzip
 import hashlib
-import io
 import os
 import pickle
 import tarfile
 import tempfile
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib import resources
@@ -22,6 +19,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
+from feddual.data_files import Reader, layouts, read_npz
 from feddual.errors import UserError
 from feddual.schema import Seed
 
@@ -123,129 +121,17 @@ def find_file(name: str, data_dir: str | None = None) -> Path | None:
     return next((folder / name for folder in search_dirs(data_dir) if (folder / name).is_file()), None)
 
 
-# --- reading the usual layouts --------------------------------------------------------------------------------------
-
-Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-Reader = Callable[[bool], Arrays]  # told whether to open the test part; without it, its arrays are empty
-
-
-def _read_npz(path: Path, with_test: bool = True) -> Arrays:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            missing = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in archive]
-            if missing:
-                raise UserError(f"{path}: lacks the arrays {', '.join(missing)}; it holds {', '.join(archive.files)}")
-            x, y = archive["x_train"], archive["y_train"]
-            return (x, y, archive["x_test"], archive["y_test"]) if with_test else (x, y, x[:0], y[:0])
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"{path}: not a readable .npz file of plain arrays ({error})") from error
-
-
-def _read_idx(path: Path) -> np.ndarray:
-    opened = gzip.open(path) if path.suffix == ".gz" else open(path, "rb")
-    with opened as file:
-        data = file.read()
-    dimensions = data[3]
-    shape = np.frombuffer(data, ">i4", dimensions, 4)
-    return np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
-
-
-def _read_idx_files(files: list[Path], with_test: bool) -> Arrays:
-    x, y = _read_idx(files[0]), _read_idx(files[1])
-    return (x, y, _read_idx(files[2]), _read_idx(files[3])) if with_test else (x, y, x[:0], y[:0])
-
-
-def _fmnist_layouts(folder: Path) -> Iterator[tuple[Path, Reader]]:
-    for sub in ("fashion-mnist", "FashionMNIST/raw", "fmnist", "fashion_mnist", "."):
-        for ending in ("", ".gz"):
-            files = [
-                folder / sub / f"{part}-ubyte{ending}"
-                for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-            ]
-            if all(file.is_file() for file in files):
-                yield folder / sub, partial(_read_idx_files, files)
-
-
-class _ArraysOnly(pickle.Unpickler):
-    """Reads the arrays and texts of CIFAR's pickles and refuses anything else."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        allowed = {
-            ("numpy.core.multiarray", "_reconstruct"),
-            ("numpy._core.multiarray", "_reconstruct"),
-            ("numpy", "ndarray"),
-            ("numpy", "dtype"),
-            ("_codecs", "encode"),  # how Python 3 writes bytes for old readers
-        }
-        if (module, name) not in allowed:
-            raise pickle.UnpicklingError(f"{module}.{name} does not belong in a data set")
-        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
-
-
-def _cifar(read: Callable[[str], Any], train: list[str], test: str, key: bytes, with_test: bool) -> Arrays:
-    def images(parts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        batches = [_ArraysOnly(read(part), encoding="bytes").load() for part in parts]
-        pixels = np.concatenate([np.asarray(batch[b"data"], np.uint8) for batch in batches])
-        labels = np.concatenate([np.asarray(batch[key], np.int64) for batch in batches])
-        return pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels
-
-    x, y = images(train)
-    return (x, y, *images([test])) if with_test else (x, y, x[:0], y[:0])
-
-
-def _cifar_layouts(
-    folder: Path, inner: str, archive: str, train: list[str], test: str, key: bytes
-) -> Iterator[tuple[Path, Reader]]:
-    for base in (
-        folder,
-        *(folder / sub for sub in (f"{inner}-target", archive.removesuffix(".tar.gz"), "cifar10", "cifar100")),
-    ):
-        if (base / inner / test).is_file():
-            yield (
-                base / inner,
-                lambda with_test, base=base: _cifar(  # type: ignore[misc]
-                    lambda part: io.BytesIO((base / inner / part).read_bytes()), train, test, key, with_test
-                ),
-            )
-        if (base / archive).is_file():
-
-            def from_archive(with_test: bool, path: Path = base / archive) -> Arrays:
-                with tarfile.open(path) as tar:
-                    return _cifar(lambda part: tar.extractfile(f"{inner}/{part}"), train, test, key, with_test)
-
-            yield base / archive, from_archive
-
-
-def _layouts(name: str, folder: Path) -> Iterator[tuple[Path, Reader]]:
-    """Every place in a folder where the data set lies, with a function that reads it."""
-    if (folder / f"{name}.npz").is_file():
-        yield folder / f"{name}.npz", partial(_read_npz, folder / f"{name}.npz")
-    if name == "fmnist":
-        yield from _fmnist_layouts(folder)
-    elif name == "cifar10":
-        batches = [f"data_batch_{number}" for number in range(1, 6)]
-        yield from _cifar_layouts(
-            folder, "cifar-10-batches-py", "cifar-10-python.tar.gz", batches, "test_batch", b"labels"
-        )
-    else:
-        yield from _cifar_layouts(
-            folder, "cifar-100-python", "cifar-100-python.tar.gz", ["train"], "test", b"fine_labels"
-        )
-
-
 # --- the data sets --------------------------------------------------------------------------------------------------
 
 
 def locate(name: str, data_dir: str | None = None) -> Path | None:
     """Where a real data set lies on this machine, unread; None if it does not."""
-    return next((place for folder in search_dirs(data_dir) for place, _ in _layouts(name, folder)), None)
+    return next((place for folder in search_dirs(data_dir) for place, _ in layouts(name, folder)), None)
 
 
 def _real(name: str, class_names: tuple[str, ...], data_dir: str | None, with_test: bool) -> Dataset:
     for folder in search_dirs(data_dir):
-        for place, read in _layouts(name, folder):
+        for place, read in layouts(name, folder):
             return _checked(name, place, read, class_names, with_test)
     return _download(name, class_names, with_test)
 
@@ -298,7 +184,7 @@ def _download(name: str, class_names: tuple[str, ...], with_test: bool) -> Datas
             except Exception as error:  # Keras raises a bare Exception when a host cannot be reached
                 raise UserError(_how_to_get(name, error)) from error
             save_npz(target, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
-    return _checked(name, target, partial(_read_npz, target), class_names, with_test)
+    return _checked(name, target, partial(read_npz, target), class_names, with_test)
 
 
 def _how_to_get(name: str, error: Exception) -> str:
@@ -318,10 +204,10 @@ def import_data(name: str, path: Path) -> Path:
     if name not in FINGERPRINTS:
         raise UserError(f"--name: {name!r} is unknown; allowed: {', '.join(sorted(FINGERPRINTS))}")
     if path.suffix == ".npz":
-        found: list[tuple[Path, Reader]] = [(path, partial(_read_npz, path))]
+        found: list[tuple[Path, Reader]] = [(path, partial(read_npz, path))]
     else:
         folders = [path.parent, path.parent.parent] if path.is_file() else [path, path.parent]
-        found = [layout for folder in folders for layout in _layouts(name, folder)]
+        found = [layout for folder in folders for layout in layouts(name, folder)]
     if not found:
         raise UserError(f"{path}: no {name} there in a known layout ({name}.npz, idx, Keras or torchvision files)")
     dataset = _checked(name, *found[0], ())
@@ -344,9 +230,23 @@ def save_npz(target: Path, **arrays: np.ndarray) -> None:
     os.replace(file.name, target)
 
 
-def fmnist(data_dir: str | None = None, preprocess: Preprocess = "auto", *, with_test: bool = True) -> Dataset:
+def fmnist(
+    data_dir: str | None = None,
+    preprocess: Preprocess = "auto",
+    padded: Annotated[bool, Field(description="as 32 x 32 x 3: a black margin, the grey value three times")] = False,
+    *,
+    with_test: bool = True,
+) -> Dataset:
     """Fashion-MNIST: 60,000 + 10,000 grey images of 28 x 28, 10 classes (Xiao et al., 2017)."""
-    return _real("fmnist", FMNIST_CLASSES, data_dir, with_test)
+    found = _real("fmnist", FMNIST_CLASSES, data_dir, with_test)
+    if not padded:
+        return found
+    return replace(found, x_train=_as_colour(found.x_train), x_test=_as_colour(found.x_test))
+
+
+def _as_colour(images: np.ndarray) -> np.ndarray:
+    """Grey images of 28 x 28 as networks for 32 x 32 colour images take them."""
+    return np.repeat(np.pad(images, ((0, 0), (2, 2), (2, 2), (0, 0))), 3, axis=-1)
 
 
 def cifar10(data_dir: str | None = None, preprocess: Preprocess = "auto", *, with_test: bool = True) -> Dataset:
@@ -362,7 +262,7 @@ def cifar100(data_dir: str | None = None, preprocess: Preprocess = "auto", *, wi
 def fmnist_mini(data_dir: str | None = None, preprocess: Preprocess = "auto") -> Dataset:
     """6,000 + 1,000 images of Fashion-MNIST, stratified, inside the package: no download, ever."""
     with resources.as_file(resources.files("feddual") / "data" / "fmnist_mini.npz") as path:
-        x_train, y_train, x_test, y_test = _read_npz(path)
+        x_train, y_train, x_test, y_test = read_npz(path)
     return Dataset(
         "fmnist-mini",
         x_train[..., None],
@@ -401,7 +301,7 @@ def from_file(
     preprocess: Preprocess = "auto",
 ) -> Dataset:
     """A user's own data: images or vectors (uint8 or float) and integer labels from 0."""
-    x_train, y_train, x_test, y_test = _read_npz(Path(path))
+    x_train, y_train, x_test, y_test = read_npz(Path(path))
     for images, labels, part in ((x_train, y_train, "train"), (x_test, y_test, "test")):
         if len(images) == 0 or len(images) != labels.size or images.ndim < 2:
             raise UserError(

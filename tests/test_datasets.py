@@ -239,3 +239,12 @@ def test_vgg16_preprocessing_is_keras_own():
 
     expected = keras.applications.vgg16.preprocess_input(COLOUR["x_test"].astype(np.float32))
     np.testing.assert_allclose(datasets.preprocess(COLOUR["x_test"], "vgg16"), expected, rtol=1e-6, atol=1e-4)
+
+
+def test_padded_images_are_grey_in_a_black_margin():
+    images = np.arange(2 * 28 * 28, dtype=np.uint8).reshape(2, 28, 28, 1)
+    padded = datasets._as_colour(images)
+    assert padded.shape == (2, 32, 32, 3)
+    for channel in range(3):
+        np.testing.assert_array_equal(padded[:, 2:30, 2:30, channel], images[..., 0])
+    assert padded[:, :2].max() == padded[:, :, -2:].max() == 0

@@ -1,0 +1,124 @@
+"""Reading the files in which the real data sets usually lie: npz, idx, CIFAR's pickles, plain or in their archives."""
+
+import gzip
+import io
+import pickle
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from feddual.errors import UserError
+
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+Reader = Callable[[bool], Arrays]  # told whether to open the test part; without it, its arrays are empty
+
+
+def read_npz(path: Path, with_test: bool = True) -> Arrays:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            missing = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in archive]
+            if missing:
+                raise UserError(f"{path}: lacks the arrays {', '.join(missing)}; it holds {', '.join(archive.files)}")
+            x, y = archive["x_train"], archive["y_train"]
+            return (x, y, archive["x_test"], archive["y_test"]) if with_test else (x, y, x[:0], y[:0])
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path}: not a readable .npz file of plain arrays ({error})") from error
+
+
+def _read_idx(path: Path) -> np.ndarray:
+    opened = gzip.open(path) if path.suffix == ".gz" else open(path, "rb")
+    with opened as file:
+        data = file.read()
+    dimensions = data[3]
+    shape = np.frombuffer(data, ">i4", dimensions, 4)
+    return np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
+
+
+def _read_idx_files(files: list[Path], with_test: bool) -> Arrays:
+    x, y = _read_idx(files[0]), _read_idx(files[1])
+    return (x, y, _read_idx(files[2]), _read_idx(files[3])) if with_test else (x, y, x[:0], y[:0])
+
+
+def _fmnist_layouts(folder: Path) -> Iterator[tuple[Path, Reader]]:
+    for sub in ("fashion-mnist", "FashionMNIST/raw", "fmnist", "fashion_mnist", "."):
+        for ending in ("", ".gz"):
+            files = [
+                folder / sub / f"{part}-ubyte{ending}"
+                for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+            ]
+            if all(file.is_file() for file in files):
+                yield folder / sub, partial(_read_idx_files, files)
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Reads the arrays and texts of CIFAR's pickles and refuses anything else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        allowed = {
+            ("numpy.core.multiarray", "_reconstruct"),
+            ("numpy._core.multiarray", "_reconstruct"),
+            ("numpy", "ndarray"),
+            ("numpy", "dtype"),
+            ("_codecs", "encode"),  # how Python 3 writes bytes for old readers
+        }
+        if (module, name) not in allowed:
+            raise pickle.UnpicklingError(f"{module}.{name} does not belong in a data set")
+        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+
+
+def _cifar(read: Callable[[str], Any], train: list[str], test: str, key: bytes, with_test: bool) -> Arrays:
+    def images(parts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        batches = [_ArraysOnly(read(part), encoding="bytes").load() for part in parts]
+        pixels = np.concatenate([np.asarray(batch[b"data"], np.uint8) for batch in batches])
+        labels = np.concatenate([np.asarray(batch[key], np.int64) for batch in batches])
+        return pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels
+
+    x, y = images(train)
+    return (x, y, *images([test])) if with_test else (x, y, x[:0], y[:0])
+
+
+def _cifar_layouts(
+    folder: Path, inner: str, archive: str, train: list[str], test: str, key: bytes
+) -> Iterator[tuple[Path, Reader]]:
+    for base in (
+        folder,
+        *(folder / sub for sub in (f"{inner}-target", archive.removesuffix(".tar.gz"), "cifar10", "cifar100")),
+    ):
+        if (base / inner / test).is_file():
+            yield (
+                base / inner,
+                lambda with_test, base=base: _cifar(  # type: ignore[misc]
+                    lambda part: io.BytesIO((base / inner / part).read_bytes()), train, test, key, with_test
+                ),
+            )
+        if (base / archive).is_file():
+
+            def from_archive(with_test: bool, path: Path = base / archive) -> Arrays:
+                with tarfile.open(path) as tar:
+                    return _cifar(lambda part: tar.extractfile(f"{inner}/{part}"), train, test, key, with_test)
+
+            yield base / archive, from_archive
+
+
+def layouts(name: str, folder: Path) -> Iterator[tuple[Path, Reader]]:
+    """Every place in a folder where the data set lies, with a function that reads it."""
+    if (folder / f"{name}.npz").is_file():
+        yield folder / f"{name}.npz", partial(read_npz, folder / f"{name}.npz")
+    if name == "fmnist":
+        yield from _fmnist_layouts(folder)
+    elif name == "cifar10":
+        batches = [f"data_batch_{number}" for number in range(1, 6)]
+        yield from _cifar_layouts(
+            folder, "cifar-10-batches-py", "cifar-10-python.tar.gz", batches, "test_batch", b"labels"
+        )
+    else:
+        yield from _cifar_layouts(
+            folder, "cifar-100-python", "cifar-100-python.tar.gz", ["train"], "test", b"fine_labels"
+        )
