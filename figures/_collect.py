@@ -6,6 +6,7 @@ A study's folder keeps its study.yaml and tuned.yaml, and its trials as a line e
 """
 
 import json
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from feddual.errors import UserError
-from feddual.run_dir import RunDir, atomic_write
+from feddual.run_dir import RunDir, atomic_write, npz_bytes
 from feddual.summary import summarise
 
 # Kept in every row.
@@ -116,6 +117,7 @@ def _copy_run(run: RunDir, slim: RunDir, weights: bool) -> int:
     slim.write_rows("metrics", _slim(run.rows("metrics"), METRICS, METRIC_DIGITS))
     slim.write_rows("timings", _slim(run.rows("timings"), TIMINGS, TIMING_DIGITS))
     _copy_gradient_norms(run, slim)
+    _copy_surfaces(run, slim)
     if weights:
         checkpoint = run.last_good_checkpoint()
         if checkpoint is None:
@@ -138,6 +140,18 @@ def _copy_gradient_norms(run: RunDir, slim: RunDir) -> None:
             if dense and "client_at_global" not in row["by_client"]:
                 row["by_client"] = {}
         target.write_rows("rounds", rounded(rows, TIMING_DIGITS))
+
+
+def _copy_surfaces(run: RunDir, slim: RunDir) -> None:
+    """Finished surfaces, their arrays in single precision."""
+    for path in sorted((run.path / "surfaces").glob("*/surface.npz")):
+        target = slim.path / "surfaces" / path.parent.name
+        with np.load(path) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        halved = {name: a.astype(np.float32) if a.dtype == np.float64 else a for name, a in arrays.items()}
+        halved |= {axis: arrays[axis] for axis in ("alphas", "betas") if axis in arrays}  # zero must stay zero
+        atomic_write(target / path.name, npz_bytes(zipfile.ZIP_DEFLATED, **halved))
+        atomic_write(target / "manifest.json", path.with_name("manifest.json").read_bytes())
 
 
 def _slim(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], digits: int) -> list[dict[str, Any]]:

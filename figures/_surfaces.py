@@ -1,0 +1,154 @@
+"""Surfaces of recorded runs, two groups of runs side by side, and how flat they are.
+
+A run's surfaces lie in its `surfaces/` folder, one for each pair of directions; the one with the most points is drawn,
+all of them are measured. Of each pair (d1, d2) through a model:
+
+    kappa    the mean of the two second differences at the innermost points
+    rise_r   the mean loss on the ring of radius r, above the centre's
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+
+from diagnostics.bootstrap import hierarchical
+from diagnostics.plots import surfaces as plots
+from diagnostics.results import Surface
+from feddual.run_dir import atomic_write
+from figures import _charts, _tables
+from figures._results import NOT_RUN, Drawing, Recorded, Results
+from figures._static import save_figure
+from figures._style import MATPLOTLIB
+from figures._tables import Section
+
+RADII = (0.25, 0.5, 1.0)
+QUANTITIES = ("kappa", *(f"rise_{radius:g}" for radius in RADII))
+Group = Mapping[int, Mapping[str, Surface]]  # by seed, then by the surface's folder
+Chosen = Callable[[Mapping[str, Any]], bool]  # whether a run's config belongs to a group
+
+
+def draw(
+    name: str, title: str, settings: Mapping[str, Mapping[str, Chosen]], runs: Results, out: Path, dataset: str
+) -> Drawing:
+    """Pictures and one table of pairs of groups.
+
+    Args:
+        name: Of the files.
+        title: Of the table.
+        settings: By setting, two groups by label; the first is what the second is compared with.
+        runs: Where to look.
+        out: Where the files go.
+        dataset: For the frame.
+    """
+    files: list[Path] = []
+    frames, sections = [], []
+    for number, (setting, groups) in enumerate(settings.items()):
+        found = {label: _group(runs, chosen) for label, chosen in groups.items()}
+        seeds = sorted(set.intersection(*(set(group) for group in found.values())))
+        if not seeds:
+            blank = {"setting": setting, "dataset": dataset, "quantity": NOT_RUN}
+            frames.append(pd.DataFrame([{**blank, "group": label} for label in groups]))
+            sections.append(Section(setting, ["quantity", *found, "difference"], [[NOT_RUN] * (len(found) + 2)]))
+            continue
+        suffix = "" if number == 0 else f"_{number + 1}"
+        with matplotlib.rc_context(MATPLOTLIB):
+            files += _pictures(f"{name}{suffix}", found, seeds, out)
+        table = flatness(found, seeds)
+        frames.append(table.assign(setting=setting, dataset=dataset))
+        sections.append(_section(setting, table, len(seeds)))
+    frame = pd.concat(frames, ignore_index=True)
+    files += _tables.write(f"{name}_table", title, sections, NOTES, frame, out)
+    return Drawing(files, frame)
+
+
+NOTES = (
+    "Mean over training seeds and pairs of directions; 95 % intervals by a hierarchical bootstrap over both, of the "
+    "paired difference in the last column. Directions are filter-normalised: radius 1 moves every filter by its own "
+    "norm. A smaller number is a flatter model, not a better one.",
+)
+
+
+def _group(runs: Results, chosen: Chosen) -> dict[int, dict[str, Surface]]:
+    found: dict[int, dict[str, Surface]] = {}
+    for run in runs.runs:
+        surfaces = _of_run(run) if chosen(run.config) else {}
+        if surfaces:
+            found[run.seed] = surfaces
+    return found
+
+
+def _of_run(run: Recorded) -> dict[str, Surface]:
+    folders = sorted(path.parent for path in (run.path / "surfaces").glob("*/manifest.json"))
+    loaded = {folder.name: Surface.load(folder) for folder in folders}
+    return {name: surface for name, surface in loaded.items() if surface.complete}
+
+
+def _pictures(name: str, found: Mapping[str, Group], seeds: Sequence[int], out: Path) -> list[Path]:
+    largest = {}
+    for label, group in found.items():
+        largest[label] = max(group[seeds[0]].values(), key=lambda surface: surface.loss.size)
+    files = save_figure(plots.panels(largest), f"{name}_contours", out)
+    files += save_figure(plots.panels3d(largest, backend="matplotlib"), f"{name}_3d", out)
+    first, second = ([group[seed][pair] for seed in seeds for pair in sorted(group[seed])] for group in found.values())
+    shape = min(surface.loss.shape for surface in [*first, *second])
+    pairs = [(a, b) for a, b in zip(first, second, strict=True) if a.loss.shape == b.loss.shape == shape]
+    left, right = map(list, zip(*pairs, strict=True))
+    files += save_figure(plots.difference(left, right, tuple(found)), f"{name}_difference", out)
+    page = out / f"{name}_3d.html"
+    atomic_write(page, plots.panels3d(largest).to_html(include_plotlyjs="directory").encode())
+    _charts.share_library(out)
+    return [*files, page]
+
+
+def flatness(found: Mapping[str, Group], seeds: Sequence[int]) -> pd.DataFrame:
+    """Each group's quantities with intervals, and the paired differences to the first group."""
+    values = {}
+    for label, group in found.items():
+        names = sorted(set.intersection(*(set(group[seed]) for seed in seeds)))
+        values[label] = np.array([[measure(group[seed][pair]) for pair in names] for seed in seeds])
+    base = next(iter(values))
+    lines = []
+    for label, array in values.items():
+        for column, quantity in enumerate(QUANTITIES):
+            own, gap = array[:, :, column], array[:, :, column] - values[base][:, :, column]
+            low, high = hierarchical(own)
+            below, above = hierarchical(gap)
+            lines.append(
+                {
+                    "quantity": quantity, "group": label, "mean": own.mean(), "low": low, "high": high,
+                    "difference": gap.mean(), "difference_low": below, "difference_high": above,
+                    "seeds": own.shape[0], "pairs": own.shape[1],
+                }
+            )  # fmt: skip
+    return pd.DataFrame(lines)
+
+
+def measure(surface: Surface) -> list[float]:
+    """The numbers of QUANTITIES."""
+    iy, ix = surface.centre
+    rise = surface.loss - surface.loss[iy, ix]
+    step_x, step_y = surface.alphas[ix + 1], surface.betas[iy + 1]
+    along = (rise[iy, ix + 1] + rise[iy, ix - 1]) / step_x**2, (rise[iy + 1, ix] + rise[iy - 1, ix]) / step_y**2
+    radius = np.hypot(*np.meshgrid(surface.alphas, surface.betas))
+    rings = [float(rise[np.abs(radius - wanted) <= step_x / 2].mean()) for wanted in RADII]
+    return [float(np.mean(along)), *rings]
+
+
+def _section(setting: str, table: pd.DataFrame, seeds: int) -> Section:
+    labels = list(dict.fromkeys(table["group"]))
+    rows = []
+    for quantity, part in table.groupby("quantity", sort=False):
+        by_group = part.set_index("group")
+        cells = [_interval(by_group.loc[label], "mean", "low", "high") for label in labels]
+        gap = _interval(by_group.loc[labels[-1]], "difference", "difference_low", "difference_high")
+        rows.append([str(quantity), *cells, gap])
+    pairs = int(table["pairs"].max())
+    return Section(f"{setting} ({seeds} seeds × {pairs} pairs)", ["quantity", *labels, "difference"], rows)
+
+
+def _interval(row: Any, middle: str, low: str, high: str) -> str:
+    return f"{row[middle]:.3g} [{row[low]:.3g}, {row[high]:.3g}]"
