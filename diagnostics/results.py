@@ -170,6 +170,8 @@ class Plan:
         identity, facts = manifest["identity"], manifest["facts"]
         betas = identity.get("betas")
         grid = Grid(np.array(identity["alphas"]), None if betas is None else np.array(betas))
+        if identity["order"] != grid.order_hash:
+            raise UserError("the unfinished surface was begun by another version, in another order; compute it anew")
         refined = facts.get("refined")
         return cls(
             grid,

@@ -223,6 +223,7 @@ class _Measuring:
             "directions": [one.sha256 for plane in planes for one in plane],
             "direction_names": [one.name for plane in planes for one in plane],
             "alphas": grid.alphas.tolist(),
+            "order": grid.order_hash,
             "loss": objective.loss_name,
             "bn": objective.bn,
             "batch_size": objective.batch_size,
@@ -232,8 +233,8 @@ class _Measuring:
             identity |= {"betas": grid.betas.tolist(), "two_level": {"images": two_level} if two_level else None}
         folder = None if out is None else store.Folder(Path(out))
         known = folder.check(identity) if folder is not None else None
-        if folder is not None and known is not None and store.read_arrays(folder.path) is not None:
-            return load(folder.path)
+        if folder is not None and known is not None and (found := load(folder.path)).complete:
+            return found
         corner = np.array([np.abs(values).max() for values in (grid.alphas, grid.betas) if values is not None])
         sweep = Sweep(problem, objective, corner, workers, executor)
         centre = objective.measures(sweep.sums(0, np.zeros((1, len(planes[0]))), count)[0], count)
