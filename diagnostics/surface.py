@@ -299,7 +299,7 @@ class _Measuring:
                     on_preview(unfinished)
 
             jobs = [(plane, name, coordinates(flat), count) for name, plane, flat, count in plan.chunks()]
-            sweep.run(jobs, target, done)
+            computed = sweep.run(jobs, target, done)
         if plan.coarse:
             from diagnostics.refinement import refine
 
@@ -312,12 +312,11 @@ class _Measuring:
                     bar.advance(points)
 
                 jobs = [(plane, name, coordinates(flat), count) for name, plane, flat, count in second]
-                sweep.run(jobs, target, refined)
+                computed += sweep.run(jobs, target, refined)
             manifest = manifest | {"facts": manifest["facts"] | facts(found)}
         seconds = time.perf_counter() - started
-        manifest = manifest | {
-            "facts": manifest["facts"] | {"seconds": round(seconds, 3), "points_per_second": round(total / seconds, 3)}
-        }
+        pace = {"seconds": round(seconds, 3), "points_per_second": round(computed / seconds, 3)}  # of the last call
+        manifest = manifest | {"facts": manifest["facts"] | pace}
         result = plan.result(found, manifest)
         target.finish(manifest, result._arrays())
         return result
