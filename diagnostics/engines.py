@@ -120,7 +120,7 @@ class Fast:
 
     def _after_prefix(self) -> None:
         self.group, self._size = 1, self._objective.batch_size
-        self._prepare = lambda weights, directions, x: [x]
+        self._prepare: Any = lambda weights, directions, x: [x]
         self._compile(
             lambda weights, points, kept, number, begin, end: self._bound(weights[0], kept[0][begin:end])[0],
             [[None, *self._body.inputs[0].shape[1:]]],

@@ -26,7 +26,7 @@ class Network:
             dropout: Off, dropout and noise layers are taken out, so that training mode is only batch statistics.
         """
         check(model)
-        self.whole = copy_of(model, dropout)
+        self.whole: Any = copy_of(model, dropout)
         self.is_copy = self.whole is not None
         if self.whole is None:
             if frozen or not dropout:

@@ -217,7 +217,7 @@ class Plan:
         loss = values.loss + np.where(computed & (taken < self.count), shift, 0.0)
         is_plane = self.grid.betas is not None
         shape = self.grid.shape if is_plane else (self.planes, *self.grid.shape)
-        arrays = {
+        arrays: dict[str, Any] = {
             "alphas": self.grid.alphas,
             "loss": loss.reshape(shape),
             "sem": values.sem.reshape(shape),
@@ -226,4 +226,6 @@ class Plan:
             "computed": computed.reshape(shape),
             "samples": taken.reshape(shape),
         }
-        return _assemble(manifest, **arrays, **({"betas": self.grid.betas} if is_plane else {}))
+        if is_plane:
+            arrays["betas"] = self.grid.betas
+        return _assemble(manifest, **arrays)

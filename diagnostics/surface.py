@@ -150,7 +150,7 @@ def loss_lines(
     if directions is None:
         if count < 1:
             raise UserError(f"count: at least one direction is needed, got {count}")
-        chosen = [measuring.random(seed, index, norm, layers, include) for index in np.arange(count)]
+        chosen = [measuring.random(seed, index, norm, layers, include) for index in np.arange(count).tolist()]
     else:
         chosen = measuring.given(directions, None)
     found = measuring.run(line, [[one] for one in chosen], out, workers, executor, progress)
@@ -174,7 +174,7 @@ class _Measuring:
         if engine not in ("auto", "plain"):
             raise UserError(f"engine: {engine!r} is unknown; allowed: auto, plain")
         self.samples, self.engine = chosen, engine
-        self.settings = {
+        self.settings: dict[str, Any] = {
             "loss": loss, "bn": bn, "logit_norm": logit_norm, "frozen": frozen, "batch_size": batch_size,
             "features": chosen.features, "cut": chosen.features or engine != "plain",
         }  # fmt: skip
@@ -188,7 +188,7 @@ class _Measuring:
     def random(self, seed: int, index: int, norm: Norm, layers: Sequence[str], include: Sequence[str]) -> Direction:
         if self.settings["bn"] == "interpolate":
             raise UserError("bn: 'interpolate' is for directions between models; random ones never move statistics")
-        return self.space.random(seed, int(index), norm, weights=self.weights, layers=layers, include=include)
+        return self.space.random(seed, index, norm, weights=self.weights, layers=layers, include=include)
 
     def given(self, directions: Sequence[Direction], number: int | None) -> list[Direction]:
         if not directions or (number is not None and len(directions) != number):
