@@ -56,7 +56,7 @@ def caption(surface: Any) -> str:
     sentences = [
         f"{what}; {identity['loss']}, mean of {facts['images']} {split} samples.",
         f"Directions: {'; '.join(identity['direction_names'][:2])}; biases and normalisation layers unmoved."
-        if all(name.startswith("random") for name in identity["direction_names"])
+        if all(name.startswith("random") and ", with " not in name for name in identity["direction_names"])
         else f"Directions: {'; '.join(identity['direction_names'][:2])}.",
         f"Axes from {low:g} to {high:g}; "
         + (
