@@ -66,7 +66,7 @@ class Comparison:
         return path
 
     def _repr_html_(self) -> str:
-        return self.summary._repr_html_() + self.differences._repr_html_()
+        return self.summary.to_html(index=False) + self.differences.to_html(index=False)
 
 
 def compare_models(

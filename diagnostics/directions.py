@@ -167,7 +167,10 @@ class Space:
             raise UserError("the model has no trainable weight that a random direction moves (biases stay still)")
         if norm == "model":  # after all noise is drawn: one factor for the whole
             vector *= np.linalg.norm(weights[moved].astype(np.float64)) / (np.linalg.norm(vector) + TINY)
-        return Direction(vector.astype(np.float32), f"random {norm}-normalised, seed {seed}, index {index}")
+        name = f"random {norm}-normalised, seed {seed}, index {index}"
+        name += f", of {' and '.join(layers)} only" if layers else ""
+        name += f", with {' and '.join(include)}" if include else ""
+        return Direction(vector.astype(np.float32), name)
 
     def between(
         self, start: np.ndarray, end: np.ndarray, name: str = "from the first model to the second"

@@ -80,6 +80,8 @@ class Fast:
         if objective.bn == "recalibrate" or not objective.network.is_copy or not is_functional(model):
             raise ValueError("the network cannot be cut")
         before, body = _cut(model, _moved(entries_of(model, layout), layout, moved))
+        if body.inputs[0].dtype != "float32":
+            raise ValueError("features are kept in float32 only")
         self._before = None if before is None else self._prefix(Bound(before, _leading(before, model, layout)))
         applied = ["prefix"] if before is not None and before.weights else []
         self._layers, self._entries = _chain(body), entries_of(body, layout)
@@ -118,7 +120,7 @@ class Fast:
 
     def _after_prefix(self) -> None:
         self.group, self._size = 1, self._objective.batch_size
-        self._prepare = lambda weights, directions, x: [x]
+        self._prepare: Any = lambda weights, directions, x: [x]
         self._compile(
             lambda weights, points, kept, number, begin, end: self._bound(weights[0], kept[0][begin:end])[0],
             [[None, *self._body.inputs[0].shape[1:]]],

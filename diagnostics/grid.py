@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from feddual.errors import UserError
+from feddual.weights import fingerprint
 
 Range = float | tuple[float, float] | tuple[tuple[float, float], tuple[float, float]]
 FIRST_SHARE = 0.05  # of all points: after these a preview says something
@@ -56,25 +57,30 @@ class Grid:
         """Flat indices, level by level: a coarse grid that begins with the centre, one at half steps, the rest."""
         axes = [self.alphas] if self.betas is None else [self.betas, self.alphas]
         share = FIRST_SHARE ** (1 / len(axes))
-        seen = np.zeros(self.shape, bool)
         centre = tuple(int(np.flatnonzero(values == 0)[0]) for values in axes)
-        levels = []
+        levels: list[np.ndarray] = []
+        before = [np.array([middle]) for middle in centre]
+        seen = np.zeros(self.shape, bool)
+        seen[centre] = True
         for wanted in (share, 0.5, 1.0):
+            # Each level contains the one before it along every axis, so that it is a grid of its own.
+            before = [np.union1d(old, nested(len(values), wanted)) for old, values in zip(before, axes, strict=True)]
             here = np.zeros(self.shape, bool)
-            here[
-                np.ix_(*(nested(len(values), wanted, middle) for values, middle in zip(axes, centre, strict=True)))
-            ] = True
-            new = here & ~seen
-            new[centre] = False
+            here[np.ix_(*before)] = True
+            levels.append(np.flatnonzero(here & ~seen))
             seen |= here
-            indices = np.flatnonzero(new)
-            levels.append(np.r_[np.ravel_multi_index(centre, self.shape), indices] if not levels else indices)
+        levels[0] = np.r_[np.ravel_multi_index(centre, self.shape), levels[0]]
         return levels
 
     @cached_property
     def order(self) -> np.ndarray:
         """All flat indices in the order of computation."""
         return np.concatenate(self.levels)
+
+    @property
+    def order_hash(self) -> str:
+        """Chunks on disk are runs of this order, so it is part of what they mean."""
+        return fingerprint(self.order)[:16]
 
     def coordinates(self, flat: np.ndarray) -> np.ndarray:
         """(a, b) or (a,) of flat indices, shape (points, axes)."""
@@ -99,15 +105,11 @@ def axis(count: int, low: float, high: float) -> np.ndarray:
     return values
 
 
-def nested(count: int, share: float, centre: int) -> np.ndarray:
-    """About `share` of `count` indices, evenly spaced, with both ends and the centre."""
+def nested(count: int, share: float) -> np.ndarray:
+    """About `share` of `count` indices, evenly spaced, with both ends and the middle."""
     number = max(3, int(share * count))
-    number -= 1 - number % 2  # odd, so that the middle is one of them
-    return (
-        np.unique(np.r_[np.linspace(0, count - 1, min(number, count)).round().astype(int), centre])
-        if share < 1
-        else np.arange(count)
-    )
+    number += 1 - number % 2 if share == 1 else number % 2 - 1  # odd, so that the middle is one of them
+    return np.linspace(0, count - 1, min(number, count)).round().astype(int)
 
 
 def parse_counts(count: int | str | Sequence[int]) -> tuple[int, int]:

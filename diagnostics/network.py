@@ -26,7 +26,7 @@ class Network:
             dropout: Off, dropout and noise layers are taken out, so that training mode is only batch statistics.
         """
         check(model)
-        self.whole = copy_of(model, dropout)
+        self.whole: Any = copy_of(model, dropout)
         self.is_copy = self.whole is not None
         if self.whole is None:
             if frozen or not dropout:
@@ -136,20 +136,14 @@ def copy_of(model: Any, dropout: bool = True) -> Any | None:
     try:
         with seeded_initialisers(0):  # their draws must not move the caller's random numbers
             copy = keras.models.clone_model(model, clone_function=None if dropout else cloned)
-        copy.set_weights(model.get_weights()) if dropout else _assign(copy, model)
+        for layer in model.layers:  # by name: two graphs need not list their branches in one order
+            if layer.weights:
+                copy.get_layer(layer.name).set_weights(layer.get_weights())
     except Exception:  # whatever a user's layer raises when it is rebuilt from its config
         return None
     for ours, theirs in zip(copy._flatten_layers(), model._flatten_layers(), strict=True):
         ours.trainable = theirs.trainable
     return copy
-
-
-def _assign(copy: Any, model: Any) -> None:
-    """Weights without the seeds of dropout, which the copy has fewer of."""
-    with_values = [variable for variable in model.variables if "seed_generator" not in variable.path]
-    ours = [variable for variable in copy.variables if "seed_generator" not in variable.path]
-    for variable, value in zip(ours, with_values, strict=True):
-        variable.assign(value.numpy())
 
 
 def fresh(model: Any) -> Any:

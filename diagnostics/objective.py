@@ -102,7 +102,7 @@ class Objective:
         self.labels, self.num_classes = self._classes(y, shape)
         self.y = tf.constant(self.labels if self._crosses else y)
         self.data_hash = fingerprint(self.x.numpy(), self.y.numpy())
-        self._segments = tf.constant(self.labels) if self.num_classes else None
+        self._segments: Any = tf.constant(self.labels) if self.num_classes else None
         if not self.network.is_copy and self._crosses:
             self._refuse_probabilities()
         self.engines: dict[Any, Any] = {}  # what was compiled for it, by `diagnostics.engines`

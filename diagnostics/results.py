@@ -170,6 +170,8 @@ class Plan:
         identity, facts = manifest["identity"], manifest["facts"]
         betas = identity.get("betas")
         grid = Grid(np.array(identity["alphas"]), None if betas is None else np.array(betas))
+        if identity["order"] != grid.order_hash:
+            raise UserError("the unfinished surface was begun by another version, in another order; compute it anew")
         refined = facts.get("refined")
         return cls(
             grid,
@@ -215,7 +217,7 @@ class Plan:
         loss = values.loss + np.where(computed & (taken < self.count), shift, 0.0)
         is_plane = self.grid.betas is not None
         shape = self.grid.shape if is_plane else (self.planes, *self.grid.shape)
-        arrays = {
+        arrays: dict[str, Any] = {
             "alphas": self.grid.alphas,
             "loss": loss.reshape(shape),
             "sem": values.sem.reshape(shape),
@@ -224,4 +226,6 @@ class Plan:
             "computed": computed.reshape(shape),
             "samples": taken.reshape(shape),
         }
-        return _assemble(manifest, **arrays, **({"betas": self.grid.betas} if is_plane else {}))
+        if is_plane:
+            arrays["betas"] = self.grid.betas
+        return _assemble(manifest, **arrays)

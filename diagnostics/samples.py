@@ -65,7 +65,7 @@ def of_run(
     if split not in SPLITS:
         raise UserError(f"split: {split!r} is unknown; allowed: {', '.join(SPLITS)}")
     _check_images(images)
-    config = run.config
+    config: Any = run.config
     directory = RunDir(run.path)
     checkpoint = directory.last_good_checkpoint() if round_index is None else directory.read_checkpoint(round_index)
     if checkpoint is None:

@@ -150,7 +150,7 @@ def loss_lines(
     if directions is None:
         if count < 1:
             raise UserError(f"count: at least one direction is needed, got {count}")
-        chosen = [measuring.random(seed, index, norm, layers, include) for index in np.arange(count)]
+        chosen = [measuring.random(seed, index, norm, layers, include) for index in np.arange(count).tolist()]
     else:
         chosen = measuring.given(directions, None)
     found = measuring.run(line, [[one] for one in chosen], out, workers, executor, progress)
@@ -174,7 +174,7 @@ class _Measuring:
         if engine not in ("auto", "plain"):
             raise UserError(f"engine: {engine!r} is unknown; allowed: auto, plain")
         self.samples, self.engine = chosen, engine
-        self.settings = {
+        self.settings: dict[str, Any] = {
             "loss": loss, "bn": bn, "logit_norm": logit_norm, "frozen": frozen, "batch_size": batch_size,
             "features": chosen.features, "cut": chosen.features or engine != "plain",
         }  # fmt: skip
@@ -188,7 +188,7 @@ class _Measuring:
     def random(self, seed: int, index: int, norm: Norm, layers: Sequence[str], include: Sequence[str]) -> Direction:
         if self.settings["bn"] == "interpolate":
             raise UserError("bn: 'interpolate' is for directions between models; random ones never move statistics")
-        return self.space.random(seed, int(index), norm, weights=self.weights, layers=layers, include=include)
+        return self.space.random(seed, index, norm, weights=self.weights, layers=layers, include=include)
 
     def given(self, directions: Sequence[Direction], number: int | None) -> list[Direction]:
         if not directions or (number is not None and len(directions) != number):
@@ -223,6 +223,7 @@ class _Measuring:
             "directions": [one.sha256 for plane in planes for one in plane],
             "direction_names": [one.name for plane in planes for one in plane],
             "alphas": grid.alphas.tolist(),
+            "order": grid.order_hash,
             "loss": objective.loss_name,
             "bn": objective.bn,
             "batch_size": objective.batch_size,
@@ -232,8 +233,8 @@ class _Measuring:
             identity |= {"betas": grid.betas.tolist(), "two_level": {"images": two_level} if two_level else None}
         folder = None if out is None else store.Folder(Path(out))
         known = folder.check(identity) if folder is not None else None
-        if folder is not None and known is not None and store.read_arrays(folder.path) is not None:
-            return load(folder.path)
+        if folder is not None and known is not None and (found := load(folder.path)).complete:
+            return found
         corner = np.array([np.abs(values).max() for values in (grid.alphas, grid.betas) if values is not None])
         sweep = Sweep(problem, objective, corner, workers, executor)
         centre = objective.measures(sweep.sums(0, np.zeros((1, len(planes[0]))), count)[0], count)
@@ -298,7 +299,7 @@ class _Measuring:
                     on_preview(unfinished)
 
             jobs = [(plane, name, coordinates(flat), count) for name, plane, flat, count in plan.chunks()]
-            sweep.run(jobs, target, done)
+            computed = sweep.run(jobs, target, done)
         if plan.coarse:
             from diagnostics.refinement import refine
 
@@ -311,12 +312,11 @@ class _Measuring:
                     bar.advance(points)
 
                 jobs = [(plane, name, coordinates(flat), count) for name, plane, flat, count in second]
-                sweep.run(jobs, target, refined)
+                computed += sweep.run(jobs, target, refined)
             manifest = manifest | {"facts": manifest["facts"] | facts(found)}
         seconds = time.perf_counter() - started
-        manifest = manifest | {
-            "facts": manifest["facts"] | {"seconds": round(seconds, 3), "points_per_second": round(total / seconds, 3)}
-        }
+        pace = {"seconds": round(seconds, 3), "points_per_second": round(computed / seconds, 3)}  # of the last call
+        manifest = manifest | {"facts": manifest["facts"] | pace}
         result = plan.result(found, manifest)
         target.finish(manifest, result._arrays())
         return result

@@ -71,8 +71,8 @@ class Sweep:
         points: Sequence[tuple[int, str, np.ndarray, int]],
         store: Any,
         done: Callable[[str, np.ndarray, int], None],
-    ) -> None:
-        """Compute what the store lacks.
+    ) -> int:
+        """Compute what the store lacks; how many points those were.
 
         Args:
             points: (plane, name, coordinates, count) of each chunk, at most `self.chunk` points each.
@@ -89,6 +89,7 @@ class Sweep:
         for (_, name, _, _), sums in zip(missing, self._compute(missing), strict=True):
             store.write(name, sums)
             done(name, sums, len(sums))
+        return sum(len(coordinates) for _, _, coordinates, _ in missing)
 
     def _compute(self, chunks: Sequence[tuple[int, str, np.ndarray, int]]) -> Iterator[np.ndarray]:
         if self.workers == 1 or len(chunks) < 2:

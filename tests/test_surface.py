@@ -420,6 +420,12 @@ def test_the_order_is_nested_and_begins_at_the_centre():
     assert {-1, 0, 1} <= set(first[:, 0]) & set(first[:, 1])  # the corners too
     assert len(np.unique(first[:, 0])) * len(np.unique(first[:, 1])) == len(first)  # a grid of its own
     assert Grid.plane(51, 1.0).levels[0].size == 121
+    second = grid.coordinates(np.concatenate(grid.levels[:2]))
+    assert len(np.unique(second[:, 0])) * len(np.unique(second[:, 1])) == len(second)
+    for counts, extent in (((3, 3), 1.0), ((4, 6), ((-1, 2), (0, 1))), ((3, 21), ((0, 1), (-2, 2)))):
+        odd = Grid.plane(counts, extent)
+        assert sorted(odd.order) == list(range(counts[0] * counts[1]))
+        assert tuple(odd.coordinates(odd.order[:1])[0]) == (0, 0)
 
 
 class Killed(Exception):
@@ -528,6 +534,16 @@ def test_samples_are_stratified_in_every_beginning():
     assert len(set(rows)) == 50
     np.testing.assert_array_equal(rows, stratified_rows(labels, 50, seed=3))
     assert set(rows) != set(stratified_rows(labels, 50, seed=4))
+
+
+def test_a_saved_part_is_not_taken_for_the_whole(tmp_path):
+    model = mlp()
+    whole = loss_surface(model, X, Y, grid=5, **QUIET)
+    part = loss_surface(model, X, Y, grid=5, **QUIET)
+    part.computed[0], part.loss[0] = False, np.nan
+    part.save(tmp_path / "s")
+    assert not Surface.load(tmp_path / "s").complete
+    np.testing.assert_array_equal(loss_surface(model, X, Y, grid=5, out=tmp_path / "s", **QUIET).loss, whole.loss)
 
 
 def test_save_and_load(tmp_path):

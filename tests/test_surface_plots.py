@@ -84,6 +84,16 @@ def test_three_dimensions_share_camera_and_height():
     assert (first.elev, first.azim) == (second.elev, second.azim)
 
 
+def test_three_dimensions_are_not_blank(tmp_path):
+    # `Axes3D(figure)` draws nothing since matplotlib 3.6; older tools still say it.
+    from matplotlib.image import imread
+
+    made().plot3d(backend="matplotlib").savefig(tmp_path / "a.png")
+    picture = imread(tmp_path / "a.png")[..., :3]
+    coloured = np.ptp(picture, axis=-1) > 0.1
+    assert coloured.mean() > 0.05
+
+
 def test_difference_marks_chance():
     figure = plots.difference(made(), made(2.0), ("a", "b"))
     assert "b − a" in figure.axes[0].get_title()

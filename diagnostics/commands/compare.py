@@ -96,5 +96,5 @@ def _pictures(found: Any, out: Path) -> list[Path]:
         made.append(out / "surfaces3d.html")
         plots.panels3d(surfaces).write_html(made[-1], include_plotlyjs=True)
     made.append(out / "profiles.png")
-    plots.plot_profiles(found.profiles).savefig(made[-1], dpi=150)
+    plots.plot_profiles(found.profiles, found.settings["tau"]).savefig(made[-1], dpi=150)
     return made

@@ -1,6 +1,7 @@
 """`python -m diagnostics surface RUN`."""
 
 import json
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,10 +58,11 @@ def surface(
         if not as_json:
             typer.echo(f"preview: {folder / 'preview.png'}", err=True)
 
+    options: dict[str, Any] = {"norm": norm, "bn": bn}  # checked there
     found = loss_surface(
         opened, grid=grid, range=extent, images=images or None, split=split, round=round_index, seed=seed,
-        direction=direction, norm=norm, bn=bn, two_level=two_level, engine=engine, out=folder, workers=workers,
-        executor=executor, progress=not as_json, on_preview=preview,
+        direction=direction, two_level=two_level, engine=engine, out=folder, workers=workers,
+        executor=executor, progress=not as_json, on_preview=preview, **options,
     )  # fmt: skip
     found.plot(name=opened.config.name).savefig(folder / "surface.png", dpi=150)
     export(found, "html", folder / "surface.html")
@@ -68,11 +70,15 @@ def surface(
     facts = found.meta["facts"]
     if as_json:
         keys = ("loss", "accuracy", "gradient_norm", "images", "engine", "check", "points_per_second", "seconds")
-        shape = {"points": int(found.loss.size), "lowest": float(found.loss.min()), "out": str(folder)}
+        shape = {
+            "points": int(found.loss.size),
+            "lowest": float(min(filter(isfinite, found.loss.flat))),
+            "out": str(folder),
+        }
         typer.echo(json.dumps({**shape, **{key: facts.get(key) for key in keys}}))
         return
     typer.echo(
-        f"{found.loss.size} points in {facts['seconds']:.1f} s ({facts['points_per_second']:.1f} a second, engine: "
-        f"{facts['engine']}); {found.caption()}"
+        f"{found.loss.size} points, {facts['points_per_second']:.1f} a second (engine: {facts['engine']}). "
+        f"{found.caption()}"
     )
     typer.echo(f"surface: {folder}")

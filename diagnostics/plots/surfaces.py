@@ -7,7 +7,7 @@ plotly figure; nothing is computed here and no TensorFlow is imported.
 import base64
 import html as markup
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ def caption(surface: Any) -> str:
     sentences = [
         f"{what}; {identity['loss']}, mean of {facts['images']} {split} samples.",
         f"Directions: {'; '.join(identity['direction_names'][:2])}; biases and normalisation layers unmoved."
-        if all(name.startswith("random") for name in identity["direction_names"])
+        if all(name.startswith("random") and ", with " not in name for name in identity["direction_names"])
         else f"Directions: {'; '.join(identity['direction_names'][:2])}.",
         f"Axes from {low:g} to {high:g}; "
         + (
@@ -129,7 +129,7 @@ def _draw(ax: Any, surface: Any, scale: Scale, kind: str) -> Any:
     return drawn
 
 
-def difference(first: Any | Sequence[Any], second: Any | Sequence[Any], names: tuple[str, str] = ("A", "B")) -> Any:
+def difference(first: Any, second: Any, names: tuple[str, str] = ("A", "B")) -> Any:
     """The second surface minus the first, each above its own centre; hatched where it could be chance.
 
     Args:
@@ -214,7 +214,8 @@ def plot_profiles(profiles: Any, tau: float = 0.1) -> Any:
         ax.annotate(f"τ = {tau:g}", (1, tau), xytext=(0, 3), textcoords="offset points", fontsize=8, ha="right")
         equal = {"round": "equal rounds", "loss": "equal training loss"}.get(match, "")
         ax.set(xlabel="radius r (1 = the filters' own norms)", title=equal)
-        ax.set_yscale("symlog", linthresh=tau)
+        # A rise grows with r²: under the root it is a straight line, and small radii can be read too.
+        ax.set_yscale("function", functions=(lambda v: np.sign(v) * np.sqrt(np.abs(v)), lambda v: np.sign(v) * v**2))
         ax.spines[["top", "right"]].set_visible(False)
     axes[0][0].set_ylabel("loss rise Δ(r)")
     axes[0][0].legend(fontsize=8, frameon=False)
