@@ -49,7 +49,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             print(f"error: {error}", file=sys.stderr)
             raise typer.Exit(2) from error
         except KeyboardInterrupt:
-            print("interrupted; the same command with --resume continues", file=sys.stderr)
+            print("interrupted; the same command continues (feddual run: with --resume)", file=sys.stderr)
             raise typer.Exit(130) from None
 
     return run

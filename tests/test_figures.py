@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import feddual
 import figures
+from diagnostics.results import Surface
 from feddual import config
 from feddual.errors import UserError
 from feddual.run_dir import RunDir
@@ -373,3 +374,42 @@ def test_the_command_names_what_to_mend(tmp_path):
 def test_help_lists_the_figures():
     text = CliRunner().invoke(app, ["--help"]).stdout
     assert all(name in text for name in figures.names())
+
+
+# --- surfaces
+
+
+def quadratic_run(path, algorithm, partition, seed, steepness):
+    """A slim run with surfaces L = L0 + steepness (2 a^2 + 3 b^2), and a little more on the second pair."""
+    values = {"algorithm.name": algorithm, "seed": seed, "training.rounds": 1, **partition}
+    run = RunDir(path)
+    run.create()
+    run.write_rows("metrics", [{"round": 1, "accuracy": 0.5, "loss": 1.0, "num_clients": 1, "num_set_aside": 0}])
+    alphas = np.linspace(-1, 1, 41)
+    a, b = np.meshgrid(alphas, alphas)
+    for pair in (0, 1):
+        loss = 0.3 + (steepness + 0.1 * pair) * (2 * a**2 + 3 * b**2)
+        facts = {"loss": 0.3, "accuracy": 0.5, "gradient_norm": 0.0, "images": 10}
+        blank = np.zeros_like(loss)
+        Surface(
+            alphas, loss, blank, blank, np.zeros((*loss.shape, 0)), loss > 0, blank.astype(int),
+            {"identity": {"pair": pair}, "facts": facts}, alphas,
+        ).save(path / "surfaces" / f"pair-{pair}")  # fmt: skip
+    run.write_config(config.resolve("paper-fmnist", values).to_yaml())
+
+
+def test_flatness_of_known_surfaces(tmp_path):
+    """kappa is the mean of 4 s and 6 s; on a ring a^2 and b^2 are half r^2 each, so the rise is 2.5 s r^2."""
+    for seed in (0, 1):
+        quadratic_run(tmp_path / f"runs/iid-{seed}", "fedavg", {"partition.name": "iid"}, seed, 1.0)
+        quadratic_run(tmp_path / f"runs/skewed-{seed}", "fedavg", {}, seed, 3.0)
+    drawing = figures.draw("fig1", tmp_path / "runs", tmp_path / "out")
+    check_files(drawing.files)
+    frame = drawing.frame.set_index(["quantity", "group"])
+    assert frame.loc[("kappa", "FedAvg, IID"), "mean"] == pytest.approx(5 * 1.05)
+    assert frame.loc[("kappa", "FedAvg, non-IID"), "difference"] == pytest.approx(10)
+    assert frame.loc[("rise_0.5", "FedAvg, IID"), "mean"] == pytest.approx(
+        2.5 * 1.05 * 0.25, rel=0.05
+    )  # the ring has the width of a step
+    assert frame.loc[("rise_1", "FedAvg, non-IID"), "mean"] == pytest.approx(2.5 * 3.05, rel=0.05)
+    assert set(frame["pairs"]) == {2}
