@@ -77,14 +77,19 @@ class Workbench:
             for layer in base.layers
             if layer.trainable_variables
         }
-        part = keras.Model(base.inputs, [layer.output for layer in named.values()])
+        # A layer that was cut out of the model has been called twice: take its output in this part.
+        calls = {id(node): node for node in base._nodes}
+        outputs = [
+            next(node.outputs[0] for node in layer._inbound_nodes if id(node) in calls) for layer in named.values()
+        ]
+        part = keras.Model(base.inputs, outputs)
         chosen = [place[id(variable)] for variable in part.trainable_variables]
 
         def run(weights: Any, x: Any) -> Any:
             tensors = forward.tensors(weights)
             fixed = [variable.value for variable in part.non_trainable_variables]
-            outputs = part.stateless_call([tensors[number] for number in chosen], fixed, x, training=False)[0]
-            return outputs if isinstance(outputs, list) else [outputs]
+            values = part.stateless_call([tensors[number] for number in chosen], fixed, x, training=False)[0]
+            return values if isinstance(values, list) else [values]
 
         return list(named), tf.function(run, autograph=False)
 

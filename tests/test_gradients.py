@@ -202,7 +202,7 @@ def test_frozen_variables_are_absent_and_split_keeps_variables_apart(tmp_path):
     frozen = api.run(
         tiny(model__name="tests.helpers:frozen_model", dataset__shape=[6, 6, 1], training__rounds=1),
         out=tmp_path / "frozen",
-        probes=[probe(every=0)],
+        probes=[probe()],
         progress=False,
     )
     trainable = {entry.layer for entry in frozen._dir.read_checkpoint(1).layout.entries if entry.trainable}
