@@ -77,12 +77,10 @@ class Workbench:
             for layer in base.layers
             if layer.trainable_variables
         }
-        # A layer that was cut out of the model has been called twice: take its output in this part.
-        calls = {id(node): node for node in base._nodes}
-        outputs = [
-            next(node.outputs[0] for node in layer._inbound_nodes if id(node) in calls) for layer in named.values()
-        ]
-        part = keras.Model(base.inputs, outputs)
+        # A cut model has nodes of its own: a layer's `output` may belong to the whole.
+        nodes = [node for level in base._nodes_by_depth.values() for node in level]
+        outputs = {id(node.operation): node.outputs[0] for node in nodes}
+        part = keras.Model(base.inputs, [outputs[id(layer)] for layer in named.values()])
         chosen = [place[id(variable)] for variable in part.trainable_variables]
 
         def run(weights: Any, x: Any) -> Any:

@@ -145,3 +145,13 @@ def test_workers_share_the_visible_gpus(monkeypatch):
     assert gpu_environments("cpu") == [{"CUDA_VISIBLE_DEVICES": "-1"}]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     assert gpu_environments("auto") == []
+
+
+def stopping(task):
+    return next(iter([]))
+
+
+def test_a_stray_stop_iteration_does_not_end_the_tasks_silently():
+    executor = Inline()
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        list(executor.imap("tests.test_executors:stopping", [1, 2]))

@@ -13,7 +13,9 @@ class Inline:
 
     def imap(self, function_path: str, tasks: Sequence[Any], costs: Sequence[float] | None = None) -> Iterator[Any]:
         """Results in the order of the tasks."""
-        yield from map(load_attribute(function_path, "function"), tasks)
+        function = load_attribute(function_path, "function")
+        for task in tasks:  # not `map`, which would take a StopIteration of the function for the end
+            yield function(task)
 
     def close(self) -> None:
         """Nothing to leave."""
