@@ -78,7 +78,8 @@ class Workbench:
             if layer.trainable_variables
         }
         # A cut model has nodes of its own: a layer's `output` may belong to the whole.
-        nodes = [node for level in base._nodes_by_depth.values() for node in level]
+        graph = base._functional if isinstance(base, keras.Sequential) else base
+        nodes = [node for level in graph._nodes_by_depth.values() for node in level]
         outputs = {id(node.operation): node.outputs[0] for node in nodes}
         part = keras.Model(base.inputs, [outputs[id(layer)] for layer in named.values()])
         chosen = [place[id(variable)] for variable in part.trainable_variables]
