@@ -53,7 +53,8 @@ def _draw(runs: Results, out: Path) -> Drawing:
         both = {"IID": base, f"non-IID ({SKEWED})": other}
         for how in ("rms", "raw"):
             table = gradients.ratios(base, other, COMPARED, how)
-            tables.append(table.assign(setting=title, dataset=key[0], normalisation=how))
+            facts = {"setting": title, "model": key[1], "dataset": key[0], "length": _length(base, other)}
+            tables.append(table.assign(normalisation=how, **facts))
         ratios = tables[-2]
         chosen = [gradients.definition(item).name for item in SHOWN]
         pictures: dict[str, Any] = {
@@ -120,6 +121,12 @@ def _pairs(
     return [base[seed] for seed in seeds], [other[seed] for seed in seeds]
 
 
+def _length(base: Sequence[pd.DataFrame], other: Sequence[pd.DataFrame]) -> str:
+    """The rounds that both runs of a pair have; a range when pairs differ."""
+    rounds = [min(int(a["round"].max()), int(b["round"].max())) for a, b in zip(base, other, strict=True)]
+    return f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)} to {max(rounds)}"
+
+
 def _sections(frame: pd.DataFrame) -> list[Section]:
     if "ratio" not in frame:
         return [Section("", ["setting", "ratio"], [[title, "not run"] for _, title in SETTINGS.values()])]
@@ -131,9 +138,9 @@ def _sections(frame: pd.DataFrame) -> list[Section]:
             by_layer = part.set_index("layer")
             cells = [_cell(by_layer.loc[layer]) if layer in by_layer.index else "–" for layer in layers]
             lines.append([f"{gradients.definition(str(name)).letter} {str(name).replace('_', ' ')}", *cells])
-        runs, rounds = rows["runs"].max(), rows["rounds"].max()
+        runs, length = rows["runs"].max(), rows["length"].iloc[0]
         plural = "s" if runs > 1 else ""
-        sections.append(Section(f"{title} ({runs} seed{plural}, {rounds} rounds)", ["definition", *layers], lines))
+        sections.append(Section(f"{title} ({runs} seed{plural}, {length} rounds)", ["definition", *layers], lines))
     return sections
 
 

@@ -21,12 +21,18 @@ DASHES = ("solid", "dashed", "dotted", "dashdot")
 
 
 def bands(frames: "Sequence[pd.DataFrame]", name: str, normalisation: str) -> "tuple[pd.DataFrame, Any, Any]":
-    """The geometric mean over seeds, and the lowest and highest seed, by round and layer."""
-    tables = [np.log(gradients.per_round(frame, name, normalisation)) for frame in frames]
+    """The geometric mean over seeds, and the lowest and highest seed, by layer and round that all seeds have."""
+    tables = _common([np.log(gradients.per_round(frame, name, normalisation)) for frame in frames])
     stacked = np.stack([table.to_numpy() for table in tables])
     middle = tables[0].copy()
     middle[:] = np.exp(stacked.mean(0))
     return middle, np.exp(stacked.min(0)), np.exp(stacked.max(0))
+
+
+def _common(tables: "list[pd.DataFrame]") -> "list[pd.DataFrame]":
+    """The rounds that all tables have."""
+    rounds = sorted(set.intersection(*(set(table.index) for table in tables)))
+    return [table.loc[rounds] for table in tables]
 
 
 def axis_label(name: str, normalisation: str) -> str:
@@ -72,6 +78,7 @@ def _log_ratios(
         np.log2(gradients.per_round(two, name, normalisation) / gradients.per_round(one, name, normalisation))
         for one, two in zip(base, other, strict=True)
     ]
+    pairs = _common([pair.dropna(how="all") for pair in pairs])
     stacked = np.stack([pair.to_numpy() for pair in pairs])
     middle = pairs[0].copy()
     middle[:] = stacked.mean(0)
