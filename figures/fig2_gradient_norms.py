@@ -70,20 +70,26 @@ def _draw(runs: Results, out: Path) -> Drawing:
             for label in groups
             if label != "IID" and _pairs(groups, label)[0]
         }
+        heading = f"{title}: A, client at global"
         if len(profile) > 1:
-            pictures["depth_profile"] = plots.depth_profile(profile, "A", f"{title}: A, client at global")
+            pictures["depth_profile"] = plots.depth_profile(profile, "A", heading)
         for what, picture in pictures.items():
             files += save_figure(picture, f"fig2{name}_{what}", out)
         pages = {
             "lines": interactive.lines(both, "A", title=title),
             "ratio_heatmap": interactive.ratio_heatmap(base, other, "A", title=title),
             "definitions": interactive.ratios(ratios[ratios["definition"].isin(chosen)], title),
+            "dissimilarity": interactive.level_heatmaps(both, title=title),
+            "clients": interactive.client_strips(both, "A", title=title),
         }
+        if len(profile) > 1:
+            pages["depth_profile"] = interactive.depth_profile(profile, "A", heading)
         for what, page in pages.items():
             files.append(_page(page, f"fig2{name}_{what}", out))
     if OVERHEAD.is_file():
         percent = json.loads(OVERHEAD.read_text(encoding="utf-8"))["percent"]
         files += save_figure(plots.overhead(percent, "What measuring costs"), "fig2_overhead", out)
+        files.append(_page(interactive.overhead(percent, "What measuring costs"), "fig2_overhead", out))
     blank = [{"setting": title, "dataset": key[0], "definition": "not run"} for key, (_, title) in SETTINGS.items()]
     frame = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(blank)
     files += _tables.write("fig2_ratios", "Gradient norms, non-IID / IID", _sections(frame), NOTES, frame, out)
