@@ -86,7 +86,7 @@ def _draw(runs: Results, out: Path) -> Drawing:
             pages["depth_profile"] = interactive.depth_profile(profile, "A", heading)
         for what, page in pages.items():
             files.append(_page(page, f"fig2{name}_{what}", out))
-    if OVERHEAD.is_file():
+    if tables and OVERHEAD.is_file():
         percent = json.loads(OVERHEAD.read_text(encoding="utf-8"))["percent"]
         files += save_figure(plots.overhead(percent, "What measuring costs"), "fig2_overhead", out)
         files.append(_page(interactive.overhead(percent, "What measuring costs"), "fig2_overhead", out))

@@ -46,7 +46,7 @@ class LossSurfaceProbe(Probe):
             if int(folder.name.removeprefix("round-")) > host.round_index:
                 shutil.rmtree(folder)
 
-    def record(self, host: Any, measured: Mapping[int, dict[str, Any]]) -> None:
+    def record(self, host: Any, measured: Mapping[int, dict[str, Any]], acc: Any) -> None:
         """Compute and write one surface."""
         from diagnostics.surface import loss_surface
 
