@@ -67,7 +67,7 @@ def _draw(runs: Results, out: Path) -> Drawing:
         }
         profile = {
             label: gradients.ratios(*_pairs(groups, label), ["A"])
-            for label in groups
+            for label in sorted(groups)
             if label != "IID" and _pairs(groups, label)[0]
         }
         heading = f"{title}: A, client at global"
