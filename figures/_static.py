@@ -1,6 +1,7 @@
 """Charts with matplotlib, without its global state."""
 
 import io
+from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -27,23 +28,23 @@ def render(chart: Chart) -> dict[str, bytes]:
         return figure_bytes(_figure(chart))
 
 
-def figure_bytes(figure: Figure) -> dict[str, bytes]:
+def figure_bytes(figure: Figure, formats: Sequence[str] = tuple(METADATA)) -> dict[str, bytes]:
     """A figure's bytes by file format: the same figure gives the same bytes."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # laid out once, for all formats
     files = {}
-    for suffix, metadata in METADATA.items():
+    for suffix in formats:
         buffer = io.BytesIO()
-        figure.savefig(buffer, format=suffix, metadata=metadata)
+        figure.savefig(buffer, format=suffix, metadata=METADATA[suffix])
         files[suffix] = buffer.getvalue()
     return files
 
 
-def save_figure(figure: Figure, name: str, out: Path) -> list[Path]:
-    """Write NAME.png and NAME.pdf of any figure, and let it go."""
+def save_figure(figure: Figure, name: str, out: Path, formats: Sequence[str] = tuple(METADATA)) -> list[Path]:
+    """Write NAME.png and NAME.pdf, or one of them, of any figure, and let it go."""
     from matplotlib import pyplot
 
-    files = {out / f"{name}.{suffix}": data for suffix, data in figure_bytes(figure).items()}
+    files = {out / f"{name}.{suffix}": data for suffix, data in figure_bytes(figure, formats).items()}
     for path, data in files.items():
         atomic_write(path, data)
     pyplot.close(figure)

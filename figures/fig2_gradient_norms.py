@@ -32,6 +32,7 @@ SETTINGS = {
 SHOWS = ("fmnist", "cifar10")
 COMPARED = ("A", "A'", "B", "C", "D", "D/", "E", "F", "G", "H", "I", "I'", "J", "N")
 SHOWN = ("A", "B", "D", "F", "G", "H", "J")  # norms, side by side
+ON_PAPER = ("lines", "ratio_heatmap", "definitions", "depth_profile")  # the others are PNG and pages only
 SKEWED = "α = 0.01"
 OVERHEAD = Path(__file__).parents[1] / "benchmarks" / "results" / "probe_overhead.json"
 
@@ -74,7 +75,8 @@ def _draw(runs: Results, out: Path) -> Drawing:
         if len(profile) > 1:
             pictures["depth_profile"] = plots.depth_profile(profile, "A", heading)
         for what, picture in pictures.items():
-            files += save_figure(picture, f"fig2{name}_{what}", out)
+            formats = ("png", "pdf") if what in ON_PAPER else ("png",)
+            files += save_figure(picture, f"fig2{name}_{what}", out, formats)
         pages = {
             "lines": interactive.lines(both, "A", title=title),
             "ratio_heatmap": interactive.ratio_heatmap(base, other, "A", title=title),
