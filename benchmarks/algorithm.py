@@ -11,7 +11,7 @@ from _common import report, say
 
 from feddual import api, config
 
-ROUNDS = 21
+ROUNDS = 19
 CONTESTANTS = {
     "fedavg": {"algorithm.name": "fedavg"},
     "running": {"algorithm.beta_mode": "running"},
@@ -30,9 +30,12 @@ def main() -> None:
             })  # fmt: skip
             runs[name] = api.rounds(experiment, out=Path(folder) / name)
         seconds: dict[str, list[float]] = {name: [] for name in runs}
-        for _ in range(ROUNDS):
-            for name, rounds in runs.items():
-                seconds[name].append(next(rounds).timings["seconds"])
+        names = list(runs)
+        for turn in range(ROUNDS):
+            for name in (
+                names[turn % 3 :] + names[: turn % 3]
+            ):  # each follows each other
+                seconds[name].append(next(runs[name]).timings["seconds"])
             say("  ".join(f"{name} {values[-1]:.2f} s" for name, values in seconds.items()))
         for rounds in runs.values():
             rounds.close()
