@@ -32,9 +32,7 @@ def main() -> None:
         seconds: dict[str, list[float]] = {name: [] for name in runs}
         names = list(runs)
         for turn in range(ROUNDS):
-            for name in (
-                names[turn % 3 :] + names[: turn % 3]
-            ):  # each follows each other
+            for name in names[turn % 3 :] + names[: turn % 3]:  # each follows each other
                 seconds[name].append(next(runs[name]).timings["seconds"])
             say("  ".join(f"{name} {values[-1]:.2f} s" for name, values in seconds.items()))
         for rounds in runs.values():
