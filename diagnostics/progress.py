@@ -2,15 +2,16 @@
 
 import sys
 import time
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from feddual.progress import Shown
+
 EVERY = 10.0  # seconds between plain lines
 
 
-class PointProgress:
+class PointProgress(Shown):
     """Follows points as they are computed."""
 
     def __init__(self, label: str, total: int, enabled: bool = True):
@@ -24,15 +25,6 @@ class PointProgress:
             TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console, disable=not self._live,
         )  # fmt: skip
         self._task = self._bar.add_task(label, total=total)
-
-    def __enter__(self) -> "PointProgress":
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
 
     def advance(self, points: int) -> None:
         """More points are done."""

@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 from rich.progress import (
@@ -21,7 +21,22 @@ if TYPE_CHECKING:
     from feddual.engine import RoundRecord
 
 
-class RunProgress:
+class Shown:
+    """What is on the screen between `with` and its end."""
+
+    _bar: Progress
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+
+class RunProgress(Shown):
     """Follows a run: round, accuracy, loss, clients per second, time left."""
 
     def __init__(self, experiment: Any, enabled: bool = True, label: str | None = None):
@@ -46,15 +61,6 @@ class RunProgress:
             console=self._console,
             disable=not self._live,
         )
-
-    def __enter__(self) -> "RunProgress":
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """A long preparation, such as the features of frozen layers."""
@@ -100,7 +106,7 @@ class RunProgress:
         return "  ".join(parts)
 
 
-class StudyProgress:
+class StudyProgress(Shown):
     """Follows a study: cells and rounds done, elapsed and estimated time."""
 
     def __init__(self, runner: Any, enabled: bool = True, every: float = 1.0):
@@ -116,17 +122,16 @@ class StudyProgress:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, args=(every,), daemon=True)
 
-    def __enter__(self) -> "StudyProgress":
-        self._bar.start()
+    def __enter__(self) -> Self:
         if self._live:
             self._thread.start()
-        return self
+        return super().__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._bar.stop()
+        super().__exit__(kind, value, trace)
 
     def _watch(self, every: float) -> None:
         while not self._stop.wait(every):

@@ -165,7 +165,7 @@ def depth_profile(tables: "Mapping[str, pd.DataFrame]", name: str, title: str = 
         axis.set_xticks(np.arange(len(rows)), rows["layer"], rotation=20)
     _ratio_axis(axis)
     axis.set(ylabel="ratio to IID", title=title)
-    axis.legend(frameon=False, fontsize=8)
+    axis.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
 
@@ -189,7 +189,7 @@ def client_strips(runs: "Runs", name: str = "A", normalisation: str = "rms", rou
             shift = 0.3 * (number - (len(tables) - 1) / 2)
             places = rows["layer"].map(layers.index) + shift + 0.1 * np.random.default_rng(0).uniform(-1, 1, len(rows))
             axis.plot(places, rows["value"], "o", markersize=3, alpha=0.6, color=COLOURS[number], label=label)
-        axis.set_xticks(range(len(layers)), layers, rotation=35)
+        axis.set_xticks(range(len(layers)), layers, rotation=35 if len(layers) <= 5 else 90)
         axis.set(title=f"round {index}", yscale="log")
         axis.grid(alpha=0.3, axis="y")
     axes[0, 0].set_ylabel(axis_label(name, normalisation))
