@@ -11,7 +11,7 @@ from _common import report, say
 
 from feddual import api, config
 
-ROUNDS = 19
+ROUNDS = 31
 CONTESTANTS = {
     "fedavg": {"algorithm.name": "fedavg"},
     "running": {"algorithm.beta_mode": "running"},

@@ -19,7 +19,7 @@ from feddual.algorithms._base import Algorithm, Batch, ClientContext, ClientResu
 from feddual.forward import Forward
 from feddual.weights import Entry, Layout, layer_norms, update
 
-CHUNK = 200  # examples of a pass over all of a client's data that go through the network together
+CHUNK = 72  # examples of a pass over all data that go through the network together: what the cache holds
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,7 @@ class LocalTraining:
             return number + 1, hits + tf.reduce_sum(tf.cast(tf.logical_and(right, real), weights.dtype))
 
         chunks = (num_examples + size - 1) // size
-        hits = tf.while_loop(lambda number, _: number < chunks, chunk, (0, tf.zeros([], weights.dtype)))[1]
+        hits = tf.while_loop(lambda number, _: number < chunks, chunk, (0, tf.zeros([], weights.dtype)), parallel_iterations=1)[1]
         return hits / tf.cast(num_examples, weights.dtype)
 
     def _gradient(self, weights: Any, laid_out: Any, y: Any, num_examples: Any, entries: Sequence[Entry] | None) -> Any:
@@ -303,7 +303,7 @@ class LocalTraining:
         count = sum(self.layout.entries[place].stop - self.layout.entries[place].start for place in chosen)
         total = tf.zeros([count], weights.dtype)
         chunks = (num_examples + size - 1) // size
-        total = tf.while_loop(lambda number, _: number < chunks, chunk, (0, total))[1]
+        total = tf.while_loop(lambda number, _: number < chunks, chunk, (0, total), parallel_iterations=1)[1]
         return total / tf.cast(num_examples, weights.dtype)
 
     def _step(

@@ -296,7 +296,7 @@ def _weight_divergence(values: Any, anchor: Any, q: Any, reverse: bool) -> Any:
     """KL(p || q), or KL(q || p), of p = softmax(values) and q = softmax(anchor), with its gradient written out.
 
     With moved = values - anchor and T = sum q e^moved:  p = q e^moved / T  and  log p - log q = moved - log T.
-    d KL(p || q) / dv = p (log p - log q - KL);   d KL(q || p) / dv = p - q.
+    d KL(p || q) / dv = p (log p - log q - KL) = p (moved - sum p moved);   d KL(q || p) / dv = p - q.
     """
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
@@ -306,9 +306,9 @@ def _weight_divergence(values: Any, anchor: Any, q: Any, reverse: bool) -> Any:
         total = tf.reduce_sum(powers)
         log_total = tf.math.log(total)
         if reverse:
-            return log_total - tf.tensordot(q, moved, 1), lambda change: change * (powers / total - q)
-        value = tf.tensordot(powers, moved, 1) / total - log_total
-        return value, lambda change: powers * ((moved - (value + log_total)) * (change / total))
+            return log_total - tf.reduce_sum(q * moved), lambda change: change * (powers / total - q)
+        mean = tf.reduce_sum(powers * moved) / total
+        return mean - log_total, lambda change: powers * (moved - mean) * (change / total)
 
     return divergence(values)
 
