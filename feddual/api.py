@@ -59,6 +59,8 @@ class Run:
     def partition(self) -> Partition:
         """Who holds which example."""
         arrays = self._dir.read_partition()
+        if "indices" not in arrays:
+            raise UserError(f"{self.path}: a slim copy of a run, without its clients' index lists; it has .histograms")
         return Partition(arrays["indices"], arrays["offsets"])
 
     @cached_property

@@ -277,7 +277,9 @@ class LocalTraining:
             return number + 1, hits + tf.reduce_sum(tf.cast(tf.logical_and(right, real), weights.dtype))
 
         chunks = (num_examples + size - 1) // size
-        hits = tf.while_loop(lambda number, _: number < chunks, chunk, (0, tf.zeros([], weights.dtype)), parallel_iterations=1)[1]
+        hits = tf.while_loop(
+            lambda number, _: number < chunks, chunk, (0, tf.zeros([], weights.dtype)), parallel_iterations=1
+        )[1]
         return hits / tf.cast(num_examples, weights.dtype)
 
     def _gradient(self, weights: Any, laid_out: Any, y: Any, num_examples: Any, entries: Sequence[Entry] | None) -> Any:
