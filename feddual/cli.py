@@ -272,6 +272,31 @@ def _show(table: Table) -> None:
 
 @app.command()
 @guarded
+def report(
+    source: Annotated[
+        Path, typer.Argument(metavar="RUN|STUDY", help="A run directory, a study's folder, or any folder with runs.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="The file; default report.html in the folder.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write one HTML page with all that was recorded; it opens in any browser, offline.
+
+    [bold]Examples[/bold]
+
+      feddual report runs/quickstart
+      feddual report runs/a --out a.html
+
+    Learning curves, gradient norms, loss surfaces, flatness, clients, FedDUAL's barycenter, time, settings; the data
+    behind each chart as CSV. What was not recorded, failed or was interrupted is said on the page.
+    """
+    from figures import report as reports
+
+    path = reports.write(source, out)
+    print(json.dumps({"report": str(path)}) if as_json else f"report: {path}")
+
+
+@app.command()
+@guarded
 def export(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
     to: Annotated[str, typer.Option(help="keras (the final model), csv or parquet (the tables).")] = "keras",
