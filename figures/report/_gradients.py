@@ -10,9 +10,8 @@ from diagnostics import gradients
 from diagnostics.plots import gradients as plots
 from figures.fig2_gradient_norms import SHOWN
 from figures.report._page import Chart, Control, Option, Panel, Section, figure, line
-from figures.report._story import Group, Story
+from figures.report._story import UNITS, Group, Story
 
-UNITS = "rms"
 MOST_ROUNDS = 40  # stops of the slider
 NO_PROBE = "no gradient norms; `feddual run ... --probe gradient-norms@every=5` records them"
 
@@ -80,20 +79,17 @@ def _definition(name: str, values: pd.Series) -> Option:
 
 def ratios(story: Story) -> Section:
     """How many times larger than at the base, by definition and layer, with a slider over rounds."""
-    base = story.base
     about = (
-        f"How many times longer the gradient is than in {base.label if base else 'the first run'}, for each "
-        "definition and layer: red is longer, blue shorter. The slider goes through the rounds; its first stop is the "
-        "geometric mean over all of them, with a 95 % interval when you hover."
+        "How many times longer the gradient is than with even clients (or, without such a run, in the first one), for "
+        "each definition and layer: red is longer, blue shorter. The slider goes through the rounds; its first stop is "
+        "the geometric mean over all of them, with a 95 % interval when you hover."
     )
-    others = [group for group in story.groups if group is not base and group.gradient_norms]
-    if base is None or not base.gradient_norms or not others:
-        why = "Two or more runs with the gradient-norms probe are needed."
-        return Section("ratios", "Where heterogeneity acts", about, missing=[why])
-    tables = {group: _ratio_tables(base, group) for group in others}
-    tables = {group: table for group, table in tables.items() if not table.empty}
+    pairs = {group: story.base_of(group) for group in story.groups}
+    found = {group: _ratio_tables(base, group) for group, base in pairs.items() if base is not group}
+    tables = {group: table for group, table in found.items() if not table.empty}
     if not tables:
-        return Section("ratios", "Where heterogeneity acts", about, missing=["No round was measured in both runs."])
+        why = "Two runs of the same data and model with the gradient-norms probe, measured in the same rounds, are needed."
+        return Section("ratios", "Where heterogeneity acts", about, missing=[why])
     every = pd.concat([table.assign(run=group.label) for group, table in tables.items()], ignore_index=True)
     stops = _stops(every)
     limit = float(np.nanmax(np.abs(np.log2(every["ratio"].replace([0, np.inf], np.nan))))) or 1.0
@@ -103,7 +99,7 @@ def ratios(story: Story) -> Section:
             meta = {"against": group.key, "round": stop}
             shown.add_trace(_ratio_cells(table[table["round"] == stop], limit, meta))
     controls = [
-        Control("against", "Compare", [Option(group.key, f"{group.label} / {base.label}") for group in tables]),
+        Control("against", "Compare", [Option(group.key, f"{group.label} / {pairs[group].label}") for group in tables]),
         Control("round", "Round", [Option(stop, stop) for stop in stops], slider=True),
     ]
     chart = Chart("gradient-ratios", [Panel("Ratio by definition and layer", shown)], every, controls, 600, 380)

@@ -18,6 +18,7 @@ from figures._results import Recorded, Results
 from figures._rows import ALGORITHMS
 from figures._style import LOOKS
 
+UNITS = "rms"  # of gradient norms
 DASHES = ("solid", "dash", "dot", "dashdot")  # plotly's names
 
 
@@ -41,10 +42,10 @@ class Group:
 
     @cached_property
     def gradient_norms(self) -> dict[int, pd.DataFrame]:
-        """What the probe recorded, by seed."""
+        """What the probe recorded, by seed: over √size, and a mean over each round's clients."""
         folders = {run.seed: run.path / "probes" / GradientNormProbe.name for run in self.runs}
-        frames = {seed: GradientNormProbe.read(path) for seed, path in folders.items() if path.is_dir()}
-        return {seed: frame for seed, frame in frames.items() if len(frame)}
+        frames = {seed: GradientNormProbe.read(path, [UNITS]) for seed, path in folders.items() if path.is_dir()}
+        return {seed: _over_clients(frame) for seed, frame in frames.items() if len(frame)}
 
 
 @dataclass(frozen=True)
@@ -103,10 +104,10 @@ class Story:
     def runs(self) -> list[Recorded]:
         return [run for group in self.groups for run in group.runs]
 
-    @property
-    def base(self) -> Group | None:
-        """What the others are compared with: IID clients if there are some, else the first."""
-        return next((group for group in self.groups if _is_iid(group.first)), next(iter(self.groups), None))
+    def base_of(self, group: Group) -> Group:
+        """What a group is compared with: IID clients of the same data and model if there are some, else the first."""
+        same = [other for other in self.groups if _task(other.first) == _task(group.first)]
+        return next((other for other in same if _is_iid(other.first)), same[0])
 
     @cached_property
     def surfaces(self) -> dict[str, dict[int, dict[str, Surface]]]:
@@ -128,6 +129,17 @@ class Story:
                     yield manifest.parent.name, surface
             except (UserError, OSError, ValueError, KeyError) as error:
                 self.troubles.append(f"{run.path.name}, surface {manifest.parent.name}: {error}")
+
+
+def _over_clients(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row in place of those of all clients; rows about all clients stay."""
+    of_clients = frame["client"].notna()
+    mean = frame[of_clients].groupby(["round", "layer", "definition", "normalisation"], sort=False)["value"].mean()
+    return pd.concat([mean.reset_index().assign(client=0), frame[~of_clients]], ignore_index=True)
+
+
+def _task(run: Recorded) -> tuple[str, str]:
+    return run.dataset, str(run.config["model"]["name"])
 
 
 def _is_iid(run: Recorded) -> bool:
@@ -161,11 +173,12 @@ def _place(run: Recorded) -> tuple[int, bool, str]:
 
 
 def _labels(runs: list[Recorded]) -> list[str]:
-    """The algorithm; the partition where partitions differ; then what still tells runs apart: preset, folder."""
-    partitions = [_partition(run.config["partition"]) for run in runs]
+    """The algorithm; data, model, partition where they differ; then what still tells runs apart: preset, folder."""
     names = [_algorithm(run.config["algorithm"]) for run in runs]
-    if len(set(partitions)) > 1:
-        names = [f"{name}, {partition}" for name, partition in zip(names, partitions, strict=True)]
+    tasks = [list(facet) for facet in zip(*map(_task, runs), strict=True)]
+    for facet in (*tasks, [_partition(run.config["partition"]) for run in runs]):
+        if len(set(facet)) > 1:
+            names = [f"{name}, {what}" for name, what in zip(names, facet, strict=True)]
     for more in ([run.config["algorithm"].get("preset") for run in runs], [run.path.name for run in runs]):
         twice = Counter(names)
         names = [
