@@ -8,8 +8,12 @@ or is unfinished is said on the page.
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from feddual.run_dir import atomic_write
+
+if TYPE_CHECKING:
+    from figures.report._findings import Finding
 
 
 def write(source: str | Path, out: str | Path | None = None) -> Path:
@@ -27,12 +31,21 @@ def write(source: str | Path, out: str | Path | None = None) -> Path:
     return path
 
 
+def findings(source: str | Path) -> "list[Finding]":
+    """What the numbers of a run or a study say, in a sentence each."""
+    from figures.report import _findings
+    from figures.report._story import Story
+
+    return _findings.findings(Story.read(Path(source)))
+
+
 def build(source: str | Path) -> str:
     """The page's text."""
-    from figures.report import _facts, _federation, _gradients, _landscape, _page, _training
+    from figures.report import _facts, _federation, _findings, _gradients, _landscape, _page, _training
     from figures.report._story import Story
 
     story = Story.read(Path(source))
+    in_short = [finding.text for finding in _findings.findings(story)]
     sections = [
         _training.curves(story),
         _gradients.norms(story),
@@ -44,4 +57,4 @@ def build(source: str | Path) -> str:
         _training.timing(story),
         _facts.settings(story),
     ]
-    return _page.render(story, _training.cards(story), sections)
+    return _page.render(story, in_short, _training.cards(story), sections)

@@ -88,7 +88,7 @@ def ratios(story: Story) -> Section:
     found = {group: _ratio_tables(base, group) for group, base in pairs.items() if base is not group}
     tables = {group: table for group, table in found.items() if not table.empty}
     if not tables:
-        why = "Two runs of the same data and model with the gradient-norms probe, measured in the same rounds, are needed."
+        why = "It takes two runs of the same data and model with the gradient-norms probe, measured in the same rounds."
         return Section("ratios", "Where heterogeneity acts", about, missing=[why])
     every = pd.concat([table.assign(run=group.label) for group, table in tables.items()], ignore_index=True)
     stops = _stops(every)

@@ -27,7 +27,7 @@ def surfaces(story: Story) -> Section:
         "every filter by its own norm. The same noise, images, colours and heights for all; turn one and the others "
         "follow. A flat valley is not yet a better model."
     )
-    chosen = {group: _largest(story.surfaces[group.key]) for group in story.groups if group.key in story.surfaces}
+    chosen = {group: largest(story.surfaces[group.key]) for group in story.groups if group.key in story.surfaces}
     missing = [
         f"{group.label}: {NO_SURFACE.format(path=group.first.path)}" for group in story.groups if group not in chosen
     ]
@@ -62,7 +62,7 @@ def surfaces(story: Story) -> Section:
     return Section("surfaces", "Loss surfaces", about, [chart], missing)
 
 
-def _largest(by_seed: Mapping[int, Mapping[str, Surface]]) -> Surface:
+def largest(by_seed: Mapping[int, Mapping[str, Surface]]) -> Surface:
     """Of the first seed the one with the most points; the first by name of equals."""
     return max(by_seed[min(by_seed)].values(), key=lambda surface: (surface.complete, surface.loss.size))
 
@@ -74,7 +74,7 @@ def flatness(story: Story) -> Section:
         "bootstrap over training seeds and pairs of directions; differences are paired. Confidence alone makes "
         "cross-entropy flatter, so do not read this table as quality."
     )
-    names, found = _comparable(story)
+    names, found = comparable(story)
     if not found:
         return Section("flatness", "How flat", about, missing=["No complete loss surfaces to compare."])
     seeds = sorted(next(iter(found.values())))
@@ -97,7 +97,7 @@ def flatness(story: Story) -> Section:
     return Section("flatness", "How flat", about, [Table("flatness", caption, columns, rows, table)], missing)
 
 
-def _comparable(story: Story) -> tuple[list[str], dict[str, dict[int, dict[str, Surface]]]]:
+def comparable(story: Story) -> tuple[list[str], dict[str, dict[int, dict[str, Surface]]]]:
     """Complete surfaces on one grid, of the directions and seeds that all groups have: by label, seed and direction."""
     found: dict[str, dict[int, dict[str, Surface]]] = {}
     for group in story.groups:

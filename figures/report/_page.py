@@ -136,7 +136,7 @@ def line(group: "Group", x: Any, y: Any, name: str = "", **more: Any) -> go.Scat
     )  # fmt: skip
 
 
-def render(story: "Story", cards: Sequence[Card], sections: Sequence[Section]) -> str:
+def render(story: "Story", in_short: Sequence[str], cards: Sequence[Card], sections: Sequence[Section]) -> str:
     """The page."""
     charts = [chart for section in sections for chart in section.charts]
     shown = [part for section in sections for part in section.parts if not isinstance(part, Fold)]
@@ -150,6 +150,7 @@ def render(story: "Story", cards: Sequence[Card], sections: Sequence[Section]) -
     environment.tests["table"] = lambda part: isinstance(part, Table)
     return environment.from_string(_file("page.html.j2")).render(
         story=story,
+        in_short=in_short,
         cards=cards,
         sections=sections,
         data=data,
