@@ -167,7 +167,7 @@ def _clock(seconds: float) -> str:
 SPARKS = "▁▂▃▄▅▆▇█"
 
 
-def sparkline(values: Sequence[float], width: int = 20) -> str:
+def sparkline(values: Sequence[float], width: int = 16) -> str:
     """The last values as a row of small bars, from zero to the largest."""
     shown = values[-width:]
     top = max(shown, default=0.0) or 1.0
@@ -191,11 +191,15 @@ class StoryProgress(Shown):
         self._begun = 0
         self._said: dict[TaskID, float] = {}
         self._bar = Progress(
-            TextColumn("  {task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(),
-            TextColumn("{task.fields[unit]}"), TextColumn("{task.fields[facts]}"), TimeElapsedColumn(),
-            TextColumn("left"), TimeRemainingColumn(), console=self._console, disable=not self._live,
-            speed_estimate_period=120,
-        )  # fmt: skip
+            TextColumn("  {task.description}"),
+            BarColumn(bar_width=16),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[unit]}  {task.fields[facts]}"),
+            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+            console=self._console,
+            disable=not self._live,
+            speed_estimate_period=120,  # a surface takes long
+        )
 
     def stage(self, title: str, why: str) -> None:
         """The next stage begins; the last one's bars stay above it."""
@@ -203,7 +207,8 @@ class StoryProgress(Shown):
         for task in list(self._bar.task_ids):
             self._bar.stop_task(task)
         if self._enabled:
-            self._console.print(f"[bold]{self._begun}/{self._stages} {title}[/bold]\n{why}", highlight=False)
+            heading = f"[bold]{self._begun}/{self._stages} {title}[/bold]\n{why}"
+            self._console.print(heading, highlight=False, soft_wrap=not self._live)
 
     def bar(self, label: str, total: int | None, unit: str, completed: int = 0) -> TaskID:
         """A bar of the present stage."""
@@ -216,13 +221,12 @@ class StoryProgress(Shown):
         task = self._bar.tasks[bar]
         done = task.completed + 1 if completed is None else completed
         new = done != task.completed
-        self._bar.update(bar, completed=done, facts=facts, **({} if total is None else {"total": total}))
+        self._bar.update(bar, completed=done, facts=facts, total=task.total if total is None else total)
         now = time.monotonic()
         whole = done == self._bar.tasks[bar].total
         if self._enabled and not self._live and new and (whole or now - self._said[bar] > self._every):
             self._said[bar] = now
             of = "" if task.total is None else f"/{task.total:.0f}"
             left = "" if whole or not task.time_remaining else f", {_clock(task.time_remaining)} left"
-            print(
-                f"  {task.description}: {done:.0f}{of} {task.fields['unit']} {facts}{left}", file=sys.stderr, flush=True
-            )
+            line = f"  {task.description}: {done:.0f}{of} {task.fields['unit']} {facts}{left}"
+            print(line, file=sys.stderr, flush=True)
