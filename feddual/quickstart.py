@@ -93,6 +93,8 @@ def tell(
     """
     loaded = study.load(STUDY)
     cells = study.cells(loaded)
+    settings = dict(overrides or {})
+    rounds = {cell.name: cell.experiment(settings).training.rounds for cell in cells}  # bad settings end here
     count = workers or min(WORKERS, os.cpu_count() or 1)
     executor = "processes" if count > 1 and os.name == "posix" else "inline"
     outcome = Outcome(str(out))
@@ -100,8 +102,8 @@ def tell(
     runner.prepare()
     with StoryProgress(progress, stages=4) as shown:
         shown.stage(*TRAINING)
-        with _followed(shown, out, cells, overrides or {}):
-            for cell, error in runner.run(cells[::-1], dict(overrides or {})):  # FedDUAL takes longest: first
+        with _followed(shown, out, rounds):
+            for cell, error in runner.run(cells[::-1], settings):  # FedDUAL takes longest: first
                 if error is not None:
                     outcome.failed[cell.name] = error
         finished = {cell.name: out / cell.name for cell in cells if cell.name not in outcome.failed}
@@ -115,20 +117,17 @@ def tell(
 
 
 @contextmanager
-def _followed(shown: StoryProgress, out: Path, cells: list[study.Cell], overrides: Mapping[str, Any]) -> Iterator[None]:
+def _followed(shown: StoryProgress, out: Path, rounds: Mapping[str, int]) -> Iterator[None]:
     """A bar per run, kept true by looking at its log: it also moves while workers train."""
-    bars = {
-        cell.name: shown.bar(cell.name, cell.experiment(dict(overrides)).training.rounds, "rounds") for cell in cells
-    }
+    bars = {name: shown.bar(name, total, "rounds") for name, total in rounds.items()}
     stop = threading.Event()
 
     def look() -> None:
         for name, bar in bars.items():
-            accuracy = [
-                row["accuracy"] for row in RunDir(out / name).rows("metrics") if row.get("accuracy") is not None
-            ]
+            rows = RunDir(out / name).rows("metrics")
+            accuracy = [row["accuracy"] for row in rows if row.get("accuracy") is not None]
             facts = f"accuracy {accuracy[-1]:.1%} {sparkline(accuracy)}" if accuracy else ""
-            shown.update(bar, len(accuracy), facts)
+            shown.update(bar, len(rows), facts)
 
     def watch() -> None:
         while not stop.wait(EVERY):
@@ -218,4 +217,4 @@ def _draw(shown: StoryProgress, out: Path, outcome: Outcome) -> None:
     bar = shown.bar("report", 1, "page")
     outcome.report = str(report.write(out))
     outcome.findings = [finding.text for finding in report.findings(out)]
-    shown.update(bar, 1, outcome.report)
+    shown.update(bar, 1, "")
