@@ -58,13 +58,27 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 @app.command()
 @guarded
 def quickstart(
-    out: Annotated[Path, typer.Option(help="Where the runs go.")] = Path("runs/quickstart"),
+    out: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("runs/quickstart"),
+    settings: Set = None,
+    grid: Annotated[int, typer.Option(min=5, help="Points along each axis of the loss surfaces; odd.")] = 25,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default two.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Train FedAvg on even and on skewed clients of the built-in data, and compare them."""
-    from feddual import quickstart
+    """Tell the whole story on the built-in data: train, look inside, draw, report. Minutes; no download.
 
-    quickstart.main(out, as_json)
+    FedAvg on even clients, FedAvg and FedDUAL on skewed ones, with gradient norms; loss surfaces of the three final
+    models; figures; a report. Stopped, the same command goes on where it was.
+    """
+    from feddual import config, quickstart
+
+    found = quickstart.tell(
+        out, config.parse_overrides(settings or []), grid=grid, workers=workers, progress=not as_json
+    )
+    print(json.dumps(found.to_dict()) if as_json else found.text())
+    if found.failed:
+        for name, error in found.failed.items():
+            print(f"failed: {name}: {error.strip().splitlines()[-1]}", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -268,6 +282,31 @@ def _cell(column: str, value: Any) -> str:
 def _show(table: Table) -> None:
     # A pipe has no width: give it room rather than cut words.
     (output if output.is_terminal else Console(width=240)).print(table)
+
+
+@app.command()
+@guarded
+def report(
+    source: Annotated[
+        Path, typer.Argument(metavar="RUN|STUDY", help="A run directory, a study's folder, or any folder with runs.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="The file; default report.html in the folder.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write one HTML page with all that was recorded; it opens in any browser, offline.
+
+    [bold]Examples[/bold]
+
+      feddual report runs/quickstart
+      feddual report runs/a --out a.html
+
+    Learning curves, gradient norms, loss surfaces, flatness, clients, FedDUAL's barycenter, time, settings; the data
+    behind each chart as CSV. What was not recorded, failed or was interrupted is said on the page.
+    """
+    from figures import report as reports
+
+    path = reports.write(source, out)
+    print(json.dumps({"report": str(path)}) if as_json else f"report: {path}")
 
 
 @app.command()

@@ -3,6 +3,7 @@
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -158,3 +159,74 @@ def _clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+# --- the quickstart's story
+
+
+SPARKS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float], width: int = 16) -> str:
+    """The last values as a row of small bars, from zero to the largest."""
+    shown = values[-width:]
+    top = max(shown, default=0.0) or 1.0
+    return "".join(SPARKS[max(0, min(7, int(8 * value / top)))] for value in shown)
+
+
+class StoryProgress(Shown):
+    """Stages one after the other: what is done and why, then a bar for each of a stage's parts."""
+
+    def __init__(self, enabled: bool = True, stages: int = 1, every: float = 10.0):
+        """Take the screen.
+
+        Args:
+            enabled: Show anything at all.
+            stages: How many there will be.
+            every: Seconds between plain lines about one bar, where nobody watches.
+        """
+        self._console = Console(stderr=True)
+        self._enabled, self._stages, self._every = enabled, stages, every
+        self._live = enabled and (self._console.is_terminal or self._console.is_jupyter)
+        self._begun = 0
+        self._said: dict[TaskID, float] = {}
+        self._bar = Progress(
+            TextColumn("  {task.description}"),
+            BarColumn(bar_width=16),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[unit]}  {task.fields[facts]}"),
+            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+            console=self._console,
+            disable=not self._live,
+            speed_estimate_period=120,  # a surface takes long
+        )
+
+    def stage(self, title: str, why: str) -> None:
+        """The next stage begins; the last one's bars stay above it."""
+        self._begun += 1
+        for task in list(self._bar.task_ids):
+            self._bar.stop_task(task)
+        if self._enabled:
+            heading = f"[bold]{self._begun}/{self._stages} {title}[/bold]\n{why}"
+            self._console.print(heading, highlight=False, soft_wrap=not self._live)
+
+    def bar(self, label: str, total: int | None, unit: str, completed: int = 0) -> TaskID:
+        """A bar of the present stage."""
+        task = self._bar.add_task(label, total=total, completed=completed, unit=unit, facts="")
+        self._said[task] = time.monotonic()
+        return task
+
+    def update(self, bar: TaskID, completed: int | None, facts: str, total: int | None = None) -> None:
+        """So much is done; None for one more."""
+        task = self._bar.tasks[bar]
+        done = task.completed + 1 if completed is None else completed
+        new = done != task.completed
+        self._bar.update(bar, completed=done, facts=facts, total=task.total if total is None else total)
+        now = time.monotonic()
+        whole = done == self._bar.tasks[bar].total
+        if self._enabled and not self._live and new and (whole or now - self._said[bar] > self._every):
+            self._said[bar] = now
+            of = "" if task.total is None else f"/{task.total:.0f}"
+            left = "" if whole or not task.time_remaining else f", {_clock(task.time_remaining)} left"
+            line = f"  {task.description}: {done:.0f}{of} {task.fields['unit']} {facts}{left}"
+            print(line, file=sys.stderr, flush=True)

@@ -78,10 +78,11 @@ def _places(source: Path, into: Path) -> dict[Path, Path]:
     if not configs:
         raise UserError(f"{source}: neither a run directory (config.yaml) nor a folder with some in it")
     origins = [path.parent for path in configs]
-    return {into / run.relative_to(source): run for run in origins if not _is_trial(run.relative_to(source))}
+    return {into / run.relative_to(source): run for run in origins if not is_trial(run.relative_to(source))}
 
 
-def _is_trial(path: Path) -> bool:
+def is_trial(path: Path) -> bool:
+    """Whether a path within a study is that of a run which only chose settings."""
     return "tuning" in path.parts[:-1]
 
 

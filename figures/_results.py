@@ -97,9 +97,9 @@ class Results:
                 f"--runs: {self.root} is not a folder; name one with run directories, "
                 "or gather some with `python -m figures collect STUDY`"
             )
-        every = [self._read(path.parent) for path in sorted(self.root.rglob("config.yaml"))]
-        self.runs = [run for run in every if run.summary["finished"]]
-        self.unfinished = [run.path for run in every if not run.summary["finished"]]
+        self.every = [self._read(path.parent) for path in sorted(self.root.rglob("config.yaml"))]
+        self.runs = [run for run in self.every if run.summary["finished"]]
+        self.unfinished = [run.path for run in self.every if not run.summary["finished"]]
 
     def of(self, dataset: str, row: str) -> list[Recorded]:
         """The runs of a table's row in the paper's setting, one per seed."""

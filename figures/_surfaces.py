@@ -134,8 +134,8 @@ def measure(surface: Surface) -> list[float]:
     step_x, step_y = surface.alphas[ix + 1], surface.betas[iy + 1]
     along = (rise[iy, ix + 1] + rise[iy, ix - 1]) / step_x**2, (rise[iy + 1, ix] + rise[iy - 1, ix]) / step_y**2
     radius = np.hypot(*np.meshgrid(surface.alphas, surface.betas))
-    rings = [float(rise[np.abs(radius - wanted) <= step_x / 2].mean()) for wanted in RADII]
-    return [float(np.mean(along)), *rings]
+    rings = [rise[np.abs(radius - wanted) <= step_x / 2] for wanted in RADII]
+    return [float(np.mean(along)), *(float(ring.mean()) if ring.size else np.nan for ring in rings)]
 
 
 def _section(setting: str, table: pd.DataFrame, seeds: int) -> Section:

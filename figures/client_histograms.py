@@ -20,7 +20,7 @@ def draw(runs: Results, out: Path) -> Drawing:
         counts = run.partition["histograms"]
         sizes = counts.sum(axis=1)
         note = f"{sizes.min():,}–{sizes.max():,} images per client, median {np.median(sizes):,.0f}"
-        panels.append(Panel(_title(run), "client", "class", [Heat(counts.T, "images")], note=note))
+        panels.append(Panel(title(run), "client", "class", [Heat(counts.T, "images")], note=note))
         partition = run.config["partition"]
         facts.append(
             {
@@ -54,7 +54,8 @@ def _distinct(runs: Results) -> list[Recorded]:
     return sorted(found.values(), key=place)
 
 
-def _title(run: Recorded) -> str:
+def title(run: Recorded) -> str:
+    """The data set and how it was divided."""
     partition = run.config["partition"]
     alpha = f", α = {partition['alpha']:g}" if partition.get("alpha") is not None else ""
     return f"{DATASETS.get(run.dataset, run.dataset)}: {partition['name']}{alpha}"

@@ -119,3 +119,24 @@ def serve(algorithm, server, results, layout, num_clients):
     for result in results:
         acc = algorithm.accumulate(acc, result, server)
     return algorithm.finish(server, acc, layout, num_clients)[0]
+
+
+# The quickstart's story on data of a second.
+TINY_STORY: dict[str, Any] = {
+    "dataset.name": "synthetic",
+    **{f"dataset.{key}": value for key, value in TINY["dataset"].items() if key != "name"},
+    "partition.num_clients": 6,
+    "model.name": "mlp",
+    "model.hidden": [8],
+    "training.rounds": 4,
+    "training.clients_per_round": 3,
+    "training.local_epochs": 1,
+    "training.batch_size": 16,
+}
+
+
+def tell_tiny_story(out: Any) -> Any:
+    """Three runs, gradient norms, surfaces, figures and a report, in this process."""
+    from feddual import quickstart
+
+    return quickstart.tell(out, TINY_STORY, grid=5, workers=1, progress=False)

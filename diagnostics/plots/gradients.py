@@ -70,7 +70,7 @@ def lines(runs: "Runs", name: str = "A", normalisation: str = "rms", title: str 
     return figure
 
 
-def _log_ratios(
+def log_ratios(
     base: "Sequence[pd.DataFrame]", other: "Sequence[pd.DataFrame]", name: str, normalisation: str
 ) -> "tuple[pd.DataFrame, np.ndarray]":
     """log2 ratios by layer (rows) and round, and where all seeds agree on the sign."""
@@ -94,7 +94,7 @@ def ratio_heatmap(
     title: str = "",
 ) -> "Figure":
     """Layer by round: log2 of other / base. Hatched where the seeds do not agree which is larger."""
-    middle, agreed = _log_ratios(base, other, name, normalisation)
+    middle, agreed = log_ratios(base, other, name, normalisation)
     limit = limit or float(np.nanmax(np.abs(middle.to_numpy()))) or 1.0
     figure, axis = plt.subplots(figsize=(6.4, 0.42 * len(middle) + 1.5), layout="constrained")
     edges = np.arange(middle.shape[1] + 1), np.arange(middle.shape[0] + 1)

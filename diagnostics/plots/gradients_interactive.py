@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from diagnostics import gradients
-from diagnostics.plots.gradients import COLOURS, _log_ratios, axis_label, bands
+from diagnostics.plots.gradients import COLOURS, axis_label, bands, log_ratios
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +49,7 @@ def ratio_heatmap(
     title: str = "",
 ) -> go.Figure:
     """Layer by round: log2 of other / base."""
-    middle, agreed = _log_ratios(base, other, name, normalisation)
+    middle, agreed = log_ratios(base, other, name, normalisation)
     limit = float(np.nanmax(np.abs(middle.to_numpy()))) or 1.0
     figure = go.Figure(
         go.Heatmap(

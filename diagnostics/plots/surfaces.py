@@ -246,7 +246,7 @@ def _heights(surface: Any, scale: Scale) -> np.ndarray:
     return np.log10(values) if scale.log else values
 
 
-def _ticks(scale: Scale) -> tuple[np.ndarray, list[str]]:
+def ticks(scale: Scale) -> tuple[np.ndarray, list[str]]:
     """Where the heights' axis is marked, and with which losses."""
     if scale.log:
         candidates = np.array([m * 10.0**e for e in range(-8, 9) for m in (1, 2, 5)])
@@ -261,7 +261,7 @@ def _ticks(scale: Scale) -> tuple[np.ndarray, list[str]]:
 def _matplotlib3d(surfaces: Surfaces, scale: Scale) -> Any:
     figure = plt.figure(figsize=(4.6 * len(surfaces), 4.2))
     plt.close(figure)
-    where, labels = _ticks(scale)
+    where, labels = ticks(scale)
     bottom, top = np.log10([scale.low, scale.high]) if scale.log else (scale.low, scale.high)
     for number, (name, surface) in enumerate(surfaces.items(), 1):
         ax = figure.add_subplot(1, len(surfaces), number, projection="3d")
@@ -292,16 +292,17 @@ def _plotly3d(surfaces: Surfaces, scale: Scale) -> Any:
         1, len(surfaces), specs=[[{"type": "surface"}] * len(surfaces)], subplot_titles=names, horizontal_spacing=0.02
     )
     for number, surface in enumerate(surfaces.values(), 1):
-        figure.add_trace(_trace(surface, scale, show_scale=number == len(surfaces)), 1, number)
-    figure.update_scenes(**_scene(scale))
+        figure.add_trace(trace3d(surface, scale, show_scale=number == len(surfaces)), 1, number)
+    figure.update_scenes(**scene(scale))
     figure.update_layout(margin={"l": 0, "r": 0, "t": 60, "b": 0}, height=520, template="plotly_white")
     return figure
 
 
-def _trace(surface: Any, scale: Scale, show_scale: bool = True) -> Any:
+def trace3d(surface: Any, scale: Scale, show_scale: bool = True) -> Any:
+    """A surface for plotly, its heights and colours on the scale."""
     import plotly.graph_objects as go
 
-    where, labels = _ticks(scale)
+    where, labels = ticks(scale)
     bottom, top = np.log10([scale.low, scale.high]) if scale.log else (scale.low, scale.high)
     return go.Surface(
         x=surface.alphas, y=surface.betas, z=_heights(surface, scale), cmin=float(bottom), cmax=float(top),
@@ -311,8 +312,9 @@ def _trace(surface: Any, scale: Scale, show_scale: bool = True) -> Any:
     )  # fmt: skip
 
 
-def _scene(scale: Scale) -> dict[str, Any]:
-    where, labels = _ticks(scale)
+def scene(scale: Scale) -> dict[str, Any]:
+    """Axes and camera for plotly."""
+    where, labels = ticks(scale)
     bottom, top = np.log10([scale.low, scale.high]) if scale.log else (scale.low, scale.high)
     elevation, azimuth = np.radians(CAMERA["elev"]), np.radians(CAMERA["azim"])
     eye = 2.0 * np.array([np.cos(elevation) * np.cos(azimuth), np.cos(elevation) * np.sin(azimuth), np.sin(elevation)])
@@ -323,7 +325,7 @@ def _scene(scale: Scale) -> dict[str, Any]:
             "title": "loss",
             "tickvals": where.tolist(),
             "ticktext": labels,
-            "range": [float(bottom), float(top)],
+            "range": [float(bottom), float(top + 0.02 * (top - bottom))],  # room for what is clipped
         },
         "camera": {"eye": dict(zip("xyz", eye.tolist(), strict=True))},
         "aspectmode": "cube",
@@ -354,7 +356,7 @@ def animation(surfaces: Surfaces, scale: Scale | None = None) -> Any:
     scale = scale or shared_scale([surface.loss for surface in surfaces.values()])
     frames = [
         go.Frame(
-            data=[_trace(surface, scale)], name=name,
+            data=[trace3d(surface, scale)], name=name,
             layout={"title": {"text": title(surface, name).replace("\n", " · ")}},
         )
         for name, surface in surfaces.items()
@@ -362,7 +364,7 @@ def animation(surfaces: Surfaces, scale: Scale | None = None) -> Any:
     play = {"frame": {"duration": 600, "redraw": True}, "fromcurrent": True, "transition": {"duration": 0}}
     still = {"frame": {"duration": 0, "redraw": True}, "mode": "immediate"}
     figure = go.Figure(data=frames[0].data, layout=frames[0].layout, frames=frames)
-    figure.update_scenes(**_scene(scale))
+    figure.update_scenes(**scene(scale))
     figure.update_layout(
         template="plotly_white", height=620, margin={"l": 0, "r": 0, "t": 60, "b": 0},
         updatemenus=[{

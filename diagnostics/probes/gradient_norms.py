@@ -216,12 +216,17 @@ class GradientNormProbe(Probe):
         return self.read(self._folder)
 
     @classmethod
-    def read(cls, folder: Path) -> "pd.DataFrame":
-        """The tidy table: round, client (none for all of them), layer, definition, normalisation, value."""
+    def read(cls, folder: Path, normalisations: Sequence[str] = gradients.NORMALISATIONS) -> "pd.DataFrame":
+        """The tidy table: round, client (none for all of them), layer, definition, normalisation, value.
+
+        Args:
+            folder: Where a run's probe recorded.
+            normalisations: Only these, of the definitions that are norms.
+        """
         facts = RunDir(folder).read_json("facts.json")
         if facts is None:
             raise UserError(f"{folder}: no gradient norms recorded here")
-        return _tidy(facts, RunDir(folder).rows(LOG))
+        return _tidy(facts, RunDir(folder).rows(LOG), normalisations)
 
 
 PROBE = GradientNormProbe
@@ -252,7 +257,7 @@ def _short(values: Any) -> Any:
     return float(f"{values:.6g}")
 
 
-def _tidy(facts: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
+def _tidy(facts: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], normalisations: Sequence[str]) -> "pd.DataFrame":
     import pandas as pd
 
     layers, sizes = np.array(facts["layers"]), np.array(facts["sizes"])
@@ -260,7 +265,7 @@ def _tidy(facts: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> "pd.Da
 
     def add(row: Mapping[str, Any], client: Any, name: str, raw: Any, weights: Any) -> None:
         raw = np.asarray(raw, float)
-        ways = gradients.NORMALISATIONS if gradients.DEFINITIONS[name].is_norm else ("raw",)
+        ways = normalisations if gradients.DEFINITIONS[name].is_norm else ("raw",)
         parts.extend(
             (row["round"], client, layer, name, how, value)
             for how in ways

@@ -1,0 +1,157 @@
+"""Gradient norms by layer, as the probe recorded them: over rounds, and as ratios between runs."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from diagnostics import gradients
+from diagnostics.plots import gradients as plots
+from figures.fig2_gradient_norms import SHOWN
+from figures.report._page import Chart, Control, Option, Panel, Section, figure, line
+from figures.report._story import UNITS, Group, Story
+
+MOST_ROUNDS = 40  # stops of the slider
+NO_PROBE = "no gradient norms; `feddual run ... --probe gradient-norms@every=5` records them"
+
+
+def norms(story: Story) -> Section:
+    """A panel per layer, a line per group, a choice of definitions."""
+    about = (
+        "How long the gradient of each layer is, over the rounds, a mean over the round's clients, divided by the "
+        "root of the layer's size. People mean different things by it: choose a definition. Where the lines part is "
+        "where heterogeneity acts."
+    )
+    missing = [f"{group.label}: {NO_PROBE}" for group in story.groups if not group.gradient_norms]
+    frame = _norm_frame(story)
+    if frame.empty:
+        return Section("norms", "Gradient norms, layer by layer", about, missing=missing)
+    layers = list(dict.fromkeys(frame["layer"]))
+    names = [name for name in gradients.DEFINITIONS if name in set(frame["definition"])]
+    panels = []
+    for layer in layers:
+        shown = figure("round", margin={"l": 48, "r": 8, "t": 10, "b": 42})
+        for group in story.groups:
+            rows = frame[(frame["run"] == group.label) & (frame["layer"] == layer)]
+            for name in names:
+                part = rows[rows["definition"] == name]
+                if len(part):
+                    meta = {"definition": name}
+                    shown.add_trace(line(group, part["round"].to_list(), part["value"].to_list(), meta=meta))
+        panels.append(Panel(layer, shown))
+    options = [_definition(name, frame[frame["definition"] == name]["value"]) for name in names]
+    controls = [Control("definition", "Definition", options)]
+    chart = Chart("gradient-norms", panels, frame, controls, width=200, height=240)
+    return Section("norms", "Gradient norms, layer by layer", about, [chart], missing)
+
+
+def _norm_frame(story: Story) -> pd.DataFrame:
+    """Long form: run, definition, layer, round, value (the geometric mean over seeds)."""
+    parts = []
+    for group in story.groups:
+        frames = list(group.gradient_norms.values())
+        for name in gradients.DEFINITIONS if frames else ():
+            if any(gradients.per_round(frame, name, UNITS).empty for frame in frames):
+                continue
+            table = plots.bands(frames, name, UNITS)[0] if len(frames) > 1 else gradients.per_round(
+                frames[0], name, UNITS
+            )  # fmt: skip
+            long = table.reset_index().melt("round", var_name="layer", value_name="value")
+            parts.append(long.assign(run=group.label, definition=name))
+    columns = ["run", "definition", "layer", "round", "value"]
+    return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+
+
+def _definition(name: str, values: pd.Series) -> Option:
+    """All panels get one axis, so that layers can be compared."""
+    chosen = gradients.definition(name)
+    finite = values[np.isfinite(values)]
+    log = chosen.is_norm and len(finite) and finite.min() > 0
+    ends = np.log10([finite.min(), finite.max()]) if log else [finite.min(), finite.max()] if len(finite) else [0, 1]
+    room = 0.05 * (ends[1] - ends[0] or 1)
+    layout = {
+        "yaxis.type": "log" if log else "linear",
+        "yaxis.range": [float(ends[0] - room), float(ends[1] + room)],
+    }
+    return Option(name, f"{chosen.letter} {name.replace('_', ' ')}", chosen.formula, layout)
+
+
+def ratios(story: Story) -> Section:
+    """How many times larger than at the base, by definition and layer, with a slider over rounds."""
+    about = (
+        "How many times longer the gradient is than with even clients (or, without such a run, in the first one), for "
+        "each definition and layer: red is longer, blue shorter. The slider goes through the rounds; its first stop is "
+        "the geometric mean over all of them, with a 95 % interval when you hover."
+    )
+    pairs = {group: story.base_of(group) for group in story.groups}
+    found = {group: _ratio_tables(base, group) for group, base in pairs.items() if base is not group}
+    tables = {group: table for group, table in found.items() if not table.empty}
+    if not tables:
+        why = "It takes two runs of the same data and model with the gradient-norms probe, measured in the same rounds."
+        return Section("ratios", "Where heterogeneity acts", about, missing=[why])
+    every = pd.concat([table.assign(run=group.label) for group, table in tables.items()], ignore_index=True)
+    stops = _stops(every)
+    limit = float(np.nanmax(np.abs(np.log2(every["ratio"].replace([0, np.inf], np.nan))))) or 1.0
+    shown = figure("layer", yaxis={"autorange": "reversed", "automargin": True})
+    for group, table in tables.items():
+        for stop in stops:
+            meta = {"against": group.key, "round": stop}
+            shown.add_trace(_ratio_cells(table[table["round"] == stop], limit, meta))
+    controls = [
+        Control("against", "Compare", [Option(group.key, f"{group.label} / {pairs[group].label}") for group in tables]),
+        Control("round", "Round", [Option(stop, stop) for stop in stops], slider=True),
+    ]
+    chart = Chart("gradient-ratios", [Panel("Ratio by definition and layer", shown)], every, controls, 600, 380)
+    return Section("ratios", "Where heterogeneity acts", about, [chart])
+
+
+def _ratio_tables(base: Group, other: Group) -> pd.DataFrame:
+    """Columns definition, layer, round (`all` for the mean, then with low and high), ratio."""
+    seeds = sorted(set(base.gradient_norms) & set(other.gradient_norms))
+    one, two = ([group.gradient_norms[seed] for seed in seeds] for group in (base, other))
+    if not seeds:
+        return pd.DataFrame()
+    parts = [gradients.ratios(one, two, SHOWN, UNITS).assign(round="all")]
+    for letter in SHOWN:
+        if any(gradients.per_round(frame, letter, UNITS).empty for frame in [*one, *two]):
+            continue
+        logs, _ = plots.log_ratios(one, two, letter, UNITS)
+        long = logs.rename_axis("layer").reset_index().melt("layer", var_name="round", value_name="ratio")
+        long = long.assign(ratio=2 ** long["ratio"].astype(float), definition=gradients.definition(letter).name)
+        parts.append(long.assign(round=long["round"].astype(str)))
+    frame = pd.concat(parts, ignore_index=True)
+    return frame[["definition", "layer", "round", "ratio", "low", "high"]]
+
+
+def _stops(frame: pd.DataFrame) -> list[str]:
+    """The rounds in which most was measured, thinned to what a slider can hold, after `all`."""
+    counts = frame[frame["round"] != "all"].groupby("round")["definition"].nunique()
+    rounds = sorted(counts[counts == counts.max()].index, key=int)
+    step = -(-len(rounds) // MOST_ROUNDS)
+    return ["all", *rounds[::step]] if rounds else ["all"]
+
+
+def _ratio_cells(table: pd.DataFrame, limit: float, meta: Mapping[str, str]) -> go.Heatmap:
+    layers, names = (list(dict.fromkeys(table[column])) for column in ("layer", "definition"))
+    cells = table.set_index(["definition", "layer"])
+
+    def grid(column: str) -> np.ndarray:
+        return cells[column].unstack().reindex(index=names, columns=layers).to_numpy(float)
+
+    ratio, low, high = grid("ratio"), grid("low"), grid("high")
+    labels = [f"{gradients.definition(name).letter} {name.replace('_', ' ')}" for name in names]
+
+    def words(row: int, column: int) -> str:
+        ends = low[row, column], high[row, column]
+        interval = f"<br>95 %: {ends[0]:.2f} to {ends[1]:.2f}" if ends[0] == ends[0] else ""
+        return f"{labels[row]}, {layers[column]}: {ratio[row, column]:.3f} times{interval}"
+
+    places = range(len(layers))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return go.Heatmap(
+            z=np.log2(ratio), x=layers, y=labels, texttemplate="%{text}", hoverinfo="text", meta=meta,
+            text=[[f"{value:.2f}" if value == value else "" for value in row] for row in ratio],
+            hovertext=[[words(row, column) for column in places] for row in range(len(names))],
+            zmin=-limit, zmax=limit, colorscale="RdBu", reversescale=True, showscale=False, xgap=2, ygap=2,
+        )  # fmt: skip

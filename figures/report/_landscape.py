@@ -1,0 +1,131 @@
+"""Loss surfaces in three dimensions, and how flat they are."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from diagnostics.levels import shared_scale
+from diagnostics.plots import surfaces as plots
+from diagnostics.results import Surface
+from figures import _surfaces
+from figures.report._page import Chart, Panel, Section, Table, figure
+from figures.report._story import Story
+
+MOST_SURFACES = 8  # a browser has no more than 16 places for 3-D
+NO_SURFACE = "no loss surface; `python -m diagnostics surface {path}` computes one"
+QUANTITY_NAMES = {"kappa": "curvature κ at the centre"} | {
+    f"rise_{radius:g}": f"loss rise at radius {radius:g}" for radius in _surfaces.RADII
+}
+
+
+def surfaces(story: Story) -> Section:
+    """3-D surfaces side by side, one camera, one scale."""
+    about = (
+        "The loss around each final model on a plane of two random, filter-normalised directions: a step of 1 moves "
+        "every filter by its own norm. The same noise, images, colours and heights for all; turn one and the others "
+        "follow. A flat valley is not yet a better model."
+    )
+    chosen = {group: largest(story.surfaces[group.key]) for group in story.groups if group.key in story.surfaces}
+    missing = [
+        f"{group.label}: {NO_SURFACE.format(path=group.first.path)}" for group in story.groups if group not in chosen
+    ]
+    missing += [
+        f"{group.label}: {surface.computed.mean():.0%} of the points are computed; the coarser grid is shown, "
+        "the same command goes on"
+        for group, surface in chosen.items()
+        if not surface.complete
+    ]
+    missing += [f"{group.label}: not drawn, a page holds {MOST_SURFACES}" for group in list(chosen)[MOST_SURFACES:]]
+    missing += story.troubles
+    if not chosen:
+        return Section("surfaces", "Loss surfaces", about, missing=missing)
+    drawn = {group: surface.preview() for group, surface in list(chosen.items())[:MOST_SURFACES]}
+    scale = shared_scale([surface.loss for surface in drawn.values()])
+    panels, parts = [], []
+    for group, surface in drawn.items():
+        shown = figure(margin={"l": 0, "r": 0, "t": 0, "b": 0})
+        shown.add_trace(plots.trace3d(surface, scale, show_scale=False))
+        shown.update_layout(scene=plots.scene(scale), scene_camera_center={"x": 0, "y": 0, "z": -0.14})
+        panels.append(Panel(group.label, shown, plots.title(surface)))
+        alpha, beta = np.meshgrid(surface.alphas, surface.betas)
+        columns = {"alpha": alpha, "beta": beta, "loss": surface.loss, "sem": surface.sem, "accuracy": surface.accuracy}
+        parts.append(pd.DataFrame({"run": group.label} | {name: value.ravel() for name, value in columns.items()}))
+    where, labels = plots.ticks(scale)
+    ends = np.log10([scale.low, scale.high]) if scale.log else np.array([scale.low, scale.high])
+    places = (100 * (where - ends[0]) / (ends[1] - ends[0])).round(2).tolist()
+    legend = {"title": "loss", "ticks": list(zip(places, labels, strict=True))}
+    chart = Chart(
+        "loss-surfaces", panels, pd.concat(parts, ignore_index=True), width=300, height=360, linked=True, legend=legend
+    )
+    return Section("surfaces", "Loss surfaces", about, [chart], missing)
+
+
+def largest(by_seed: Mapping[int, Mapping[str, Surface]]) -> Surface:
+    """Of the first seed the one with the most points; the first by name of equals."""
+    return max(by_seed[min(by_seed)].values(), key=lambda surface: (surface.complete, surface.loss.size))
+
+
+def flatness(story: Story) -> Section:
+    """The numbers of the surfaces, with intervals."""
+    about = (
+        "How the loss rises around each model: smaller is flatter. Brackets are 95 % intervals of a hierarchical "
+        "bootstrap over training seeds and pairs of directions; differences are paired. Confidence alone makes "
+        "cross-entropy flatter, so do not read this table as quality."
+    )
+    names, found = comparable(story)
+    if not found:
+        return Section("flatness", "How flat", about, missing=["No complete loss surfaces to compare."])
+    seeds = sorted(next(iter(found.values())))
+    pairs = len(next(iter(next(iter(found.values())).values())))
+    table = _surfaces.flatness(found, seeds)
+    first = next(iter(found))
+    rows = []
+    for line_ in table.sort_values("quantity", key=lambda names: names.map(_surfaces.QUANTITIES.index)).to_dict(
+        "records"
+    ):
+        gap = _interval(line_, "difference", "difference_low", "difference_high") if line_["group"] != first else "–"
+        rows.append([QUANTITY_NAMES[line_["quantity"]], line_["group"], _interval(line_, "mean", "low", "high"), gap])
+    caption = f"{len(seeds)} training seed{'s'[: len(seeds) > 1]} × {pairs} pairs of directions ({', '.join(names)})."
+    if len(seeds) == 1:
+        caption += " With one seed the intervals are over directions alone and say nothing about training."
+    if len(seeds) * pairs == 1:
+        caption = "One surface per model, so there is no interval; `--direction 1`, `2`, ... gives more pairs."
+    missing = [f"{group.label}: no comparable surface" for group in story.groups if group.label not in found]
+    columns = ["quantity", "run", "mean [95 %]", f"minus {first} [95 %]"]
+    return Section("flatness", "How flat", about, [Table("flatness", caption, columns, rows, table)], missing)
+
+
+def comparable(story: Story) -> tuple[list[str], dict[str, dict[int, dict[str, Surface]]]]:
+    """Complete surfaces on one grid, of the directions and seeds that all groups have: by label, seed and direction."""
+    found: dict[str, dict[int, dict[str, Surface]]] = {}
+    for group in story.groups:
+        for seed, several in story.surfaces.get(group.key, {}).items():
+            complete = {name: surface for name, surface in several.items() if surface.complete}
+            if complete:
+                found.setdefault(group.label, {})[seed] = complete
+    if not found:
+        return [], {}
+    seeds = set.intersection(*(set(by_seed) for by_seed in found.values()))
+    every = [by_seed[seed] for by_seed in found.values() for seed in seeds]
+    names = sorted(set.intersection(*map(set, every))) if every else []
+    if names:
+        grid = max((every[0][name] for name in names), key=lambda surface: surface.loss.size)
+        names = [name for name in names if all(_same_grid(grid, several[name]) for several in every)]
+    if not names:
+        return [], {}
+    return names, {
+        label: {seed: {name: by_seed[seed][name] for name in names} for seed in sorted(seeds)}
+        for label, by_seed in found.items()
+    }
+
+
+def _same_grid(one: Surface, other: Surface) -> bool:
+    return np.array_equal(one.alphas, other.alphas) and np.array_equal(one.betas, other.betas)
+
+
+def _interval(row: Mapping[Any, Any], middle: str, low: str, high: str) -> str:
+    if row[low] == row[high]:
+        return f"{row[middle]:.3g}"
+    return f"{row[middle]:.3g} [{row[low]:.3g}, {row[high]:.3g}]"

@@ -1,0 +1,198 @@
+"""What a report is about: the runs under a folder, together where only the seed differs, and what failed."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from diagnostics.plots.gradients import COLOURS
+from diagnostics.probes.gradient_norms import GradientNormProbe
+from diagnostics.results import Surface, load
+from feddual.errors import UserError
+from figures._collect import is_trial
+from figures._results import Recorded, Results
+from figures._rows import ALGORITHMS
+from figures._style import LOOKS
+
+UNITS = "rms"  # of gradient norms
+DASHES = ("solid", "dash", "dot", "dashdot")  # plotly's names
+
+
+@dataclass(frozen=True, eq=False)  # a key of dictionaries
+class Group:
+    """Runs of one experiment, which differ in their seed alone."""
+
+    key: str
+    label: str
+    colour: str
+    dash: str
+    runs: tuple[Recorded, ...]
+
+    @property
+    def first(self) -> Recorded:
+        return self.runs[0]
+
+    @property
+    def unfinished(self) -> list[Recorded]:
+        return [run for run in self.runs if not run.summary["finished"]]
+
+    @cached_property
+    def gradient_norms(self) -> dict[int, pd.DataFrame]:
+        """What the probe recorded, by seed: over √size, and a mean over each round's clients."""
+        folders = {run.seed: run.path / "probes" / GradientNormProbe.name for run in self.runs}
+        frames = {seed: GradientNormProbe.read(path, [UNITS]) for seed, path in folders.items() if path.is_dir()}
+        return {seed: _over_clients(frame) for seed, frame in frames.items() if len(frame)}
+
+
+@dataclass(frozen=True)
+class Story:
+    """Everything the page tells."""
+
+    root: Path
+    study: str | None
+    groups: tuple[Group, ...]
+    failed: dict[str, str]  # cell -> error
+    trials: int  # runs that chose settings; they are not shown
+    troubles: list[str] = field(default_factory=list)  # what could not be read
+
+    @classmethod
+    def read(cls, root: Path) -> "Story":
+        """Read a folder.
+
+        Raises:
+            UserError: When it holds neither a run nor a study.
+        """
+        if not root.is_dir():
+            raise UserError(f"{root}: no such folder; name a run directory or a study's folder")
+        every = Results(root).every
+        runs = [run for run in every if not is_trial(run.path.relative_to(root))]
+        failed = {path.stem: path.read_text(encoding="utf-8").strip() for path in sorted(root.glob("failed/*.txt"))}
+        is_study = (root / "study.yaml").is_file()
+        if not runs and not failed and not is_study:
+            raise UserError(f"{root}: neither a run directory (config.yaml) nor a folder with some in it")
+        study = next((run.study for run in runs if run.study), None) if is_study else None
+        return cls(root, study, _groups(runs), failed, len(every) - len(runs))
+
+    @property
+    def title(self) -> str:
+        if len(self.runs) == 1:
+            return str(self.runs[0].config["name"])
+        return self.study or self.root.resolve().name
+
+    @property
+    def lead(self) -> str:
+        """What was run, in a sentence."""
+        if not self.groups:
+            return "Nothing has run yet."
+        config = self.groups[0].first.config
+        training, partition = config["training"], config["partition"]
+        count = len(self.runs)
+        what = f"{count} runs" if count > 1 else "One run"
+        data = ", ".join(dict.fromkeys(run.dataset for run in self.runs))
+        models = ", ".join(dict.fromkeys(str(run.config["model"]["name"]) for run in self.runs))
+        chosen = f" {self.trials} runs that chose settings are not shown." if self.trials else ""
+        return (
+            f"{what} on {data} with {models}: {training['rounds']} rounds, {training['clients_per_round']} of "
+            f"{partition.get('num_clients', '?')} clients a round, {training['local_epochs']} local epochs.{chosen}"
+        )
+
+    @property
+    def runs(self) -> list[Recorded]:
+        return [run for group in self.groups for run in group.runs]
+
+    def base_of(self, group: Group) -> Group:
+        """What a group is compared with: IID clients of the same data and model if there are some, else the first."""
+        same = [other for other in self.groups if _task(other.first) == _task(group.first)]
+        return next((other for other in same if _is_iid(other.first)), same[0])
+
+    @cached_property
+    def surfaces(self) -> dict[str, dict[int, dict[str, Surface]]]:
+        """By group's key, seed and the surface's folder; what cannot be read is said in `troubles`."""
+        found: dict[str, dict[int, dict[str, Surface]]] = {}
+        for group in self.groups:
+            for run in group.runs:
+                loaded = dict(self._surfaces_of(run))
+                if loaded:
+                    found.setdefault(group.key, {})[run.seed] = loaded
+        return found
+
+    def _surfaces_of(self, run: Recorded) -> Iterator[tuple[str, Surface]]:
+        for manifest in sorted((run.path / "surfaces").glob("*/manifest.json")):
+            try:
+                surface = load(manifest.parent)
+                if isinstance(surface, Surface):
+                    surface.preview()  # enough points for a picture
+                    yield manifest.parent.name, surface
+            except (UserError, OSError, ValueError, KeyError) as error:
+                self.troubles.append(f"{run.path.name}, surface {manifest.parent.name}: {error}")
+
+
+def _over_clients(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row in place of those of all clients; rows about all clients stay."""
+    of_clients = frame["client"].notna()
+    mean = frame[of_clients].groupby(["round", "layer", "definition", "normalisation"], sort=False)["value"].mean()
+    return pd.concat([mean.reset_index().assign(client=0), frame[~of_clients]], ignore_index=True)
+
+
+def _task(run: Recorded) -> tuple[str, str]:
+    return run.dataset, str(run.config["model"]["name"])
+
+
+def _is_iid(run: Recorded) -> bool:
+    return bool(run.config["partition"]["name"] == "iid")
+
+
+def _groups(runs: list[Recorded]) -> tuple[Group, ...]:
+    gathered: dict[tuple[str, int], dict[int, Recorded]] = {}
+    for run in runs:
+        number = 0
+        while run.seed in gathered.get((run.identity.text, number), {}):
+            number += 1  # the same run twice: two groups
+        gathered.setdefault((run.identity.text, number), {})[run.seed] = run
+    ordered = sorted(gathered.values(), key=lambda members: _place(next(iter(members.values()))))
+    labels = _labels([next(iter(members.values())) for members in ordered])
+    return tuple(
+        Group(
+            f"g{number}",
+            label,
+            COLOURS[number % len(COLOURS)],
+            DASHES[number // len(COLOURS) % len(DASHES)],
+            tuple(members[seed] for seed in sorted(members)),
+        )
+        for number, (label, members) in enumerate(zip(labels, ordered, strict=True))
+    )
+
+
+def _place(run: Recorded) -> tuple[int, bool, str]:
+    name = run.config["algorithm"]["name"]
+    return ALGORITHMS.index(name) if name in ALGORITHMS else len(ALGORITHMS), not _is_iid(run), str(run.path)
+
+
+def _labels(runs: list[Recorded]) -> list[str]:
+    """The algorithm; data, model, partition where they differ; then what still tells runs apart: preset, folder."""
+    names = [_algorithm(run.config["algorithm"]) for run in runs]
+    tasks = [list(facet) for facet in zip(*map(_task, runs), strict=True)]
+    for facet in (*tasks, [_partition(run.config["partition"]) for run in runs]):
+        if len(set(facet)) > 1:
+            names = [f"{name}, {what}" for name, what in zip(names, facet, strict=True)]
+    for more in ([run.config["algorithm"].get("preset") for run in runs], [run.path.name for run in runs]):
+        twice = Counter(names)
+        names = [
+            f"{name} ({what})" if twice[name] > 1 and what else name for name, what in zip(names, more, strict=True)
+        ]
+    return names
+
+
+def _algorithm(section: dict[str, Any]) -> str:
+    look = LOOKS.get(section["name"])
+    return look.label if look else str(section["name"])
+
+
+def _partition(section: dict[str, Any]) -> str:
+    if section["name"] == "iid":
+        return "IID"
+    return f"non-IID (α = {section['alpha']:g})" if section.get("alpha") is not None else str(section["name"])
