@@ -16,8 +16,6 @@ def show(name: str, frame: "pd.DataFrame") -> None:
     shell = get_ipython()
     if shell is None or not hasattr(shell, "kernel"):
         return
-    import matplotlib.pyplot as plt
-
     from diagnostics.plots import gradients
 
     best = next(item for item in ("client_at_global", "minibatch") if (frame["definition"] == item).any())
@@ -27,7 +25,6 @@ def show(name: str, frame: "pd.DataFrame") -> None:
         _shown[(shell, name)] = display(figure, display_id=True)
     else:
         shown.update(figure)
-    plt.close(figure)
 
 
 _shown: dict[object, object] = {}
