@@ -5,10 +5,11 @@ import re
 import xml.etree.ElementTree as xml
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import feddual
-from diagnostics.plots import notebook
+from diagnostics.plots import live, notebook
 from diagnostics.plots import runs as draw
 from diagnostics.results import Surface
 from feddual import display, partition
@@ -120,3 +121,31 @@ def test_a_surface_to_explore_has_a_picture_for_readers():
     figure = bundle["application/vnd.plotly.v1+json"]
     assert figure["data"][0]["type"] == "surface"
     assert len(json.dumps(figure)) < 50_000  # the numbers, not the library
+
+
+class Shell:
+    """What is asked of a notebook's."""
+
+    kernel = "python3"
+    execution_count = 1
+
+
+def test_a_live_picture_is_updated_in_its_cell_and_the_next_run_gets_its_own(monkeypatch, tmp_path):
+    events, shell = [], Shell()
+
+    class Handle:
+        def update(self, figure):
+            events.append("updated")
+
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+    monkeypatch.setattr("IPython.display.display", lambda figure, display_id: events.append("new") or Handle())
+    columns = {"client": None, "layer": "output", "definition": "minibatch", "normalisation": "rms", "value": 1.0}
+    frame = pd.DataFrame([{"round": 1, **columns}, {"round": 2, **columns}])
+    for folder in ("a", "a", "b"):
+        live.show(tmp_path / folder, frame)
+    shell.execution_count = 2
+    live.show(tmp_path / "b", frame)
+    assert events == ["new", "updated", "new", "new"]
+    monkeypatch.setattr("IPython.get_ipython", lambda: None)  # a script: nothing is drawn
+    live.show(tmp_path / "c", frame)
+    assert len(events) == 4
