@@ -108,7 +108,7 @@ def test_data_and_model_are_the_users_own(folder):
     digits, residual = (feddual.open(folder / "runs" / name) for name in ("digits", "residual"))
     assert digits.config.dataset.path == "digits.npz"
     assert digits.histograms.sum() == 1437
-    assert residual.weights()["dense/kernel"].shape == (4, 10)
+    assert residual.weights()["dense/kernel"].shape == (4 * 4 * 4, 10)
     assert (residual.path / "surfaces").is_dir()
 
 
