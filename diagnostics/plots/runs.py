@@ -43,8 +43,8 @@ def curves(runs: Mapping[str, Any], column: str = "accuracy", against: str = "ro
         series = [progress(run, column, against) for run in _several(one)]
         values = np.stack([item.to_numpy() for item in series])
         places = np.stack([item.index.to_numpy(float) for item in series]).mean(0)
-        colour = COLOURS[number % len(COLOURS)]
-        axis.plot(places, values.mean(0), color=colour, label=label, linewidth=1.6)
+        colour, dash = COLOURS[number % len(COLOURS)], "solid" if number < len(COLOURS) else "dashed"
+        axis.plot(places, values.mean(0), color=colour, linestyle=dash, label=label, linewidth=1.6)
         if len(values) > 1:
             axis.fill_between(places, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
     seeds = max(len(_several(one)) for one in runs.values())
