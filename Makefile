@@ -39,7 +39,10 @@ lint: $(INSTALLED)  ## style and types
 bench: $(INSTALLED)  ## measure the speed claims (nothing else may run meanwhile)
 	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
-lab: $(INSTALLED)  ## JupyterLab, the kernel ready
-	$(BIN)/jupyter lab
+lab: $(INSTALLED)  ## JupyterLab with the notebooks, the kernel ready
+	$(BIN)/jupyter lab --notebook-dir=. notebooks/01_quickstart.ipynb
 
-.PHONY: help install quickstart test test-all lint bench lab
+notebooks: $(INSTALLED)  ## run all notebooks and keep their outputs
+	$(BIN)/python notebooks/refresh.py
+
+.PHONY: help install quickstart test test-all lint bench lab notebooks

@@ -3,14 +3,31 @@
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Run", "UserError", "compare", "open", "replay", "resolve", "rounds", "run"]
+__all__ = [
+    "Run",
+    "StudyRuns",
+    "UserError",
+    "compare",
+    "open",
+    "open_study",
+    "replay",
+    "resolve",
+    "rounds",
+    "run",
+    "run_study",
+]
 
 if TYPE_CHECKING:
     from feddual.api import Run, compare, open, replay, rounds, run
     from feddual.config import resolve
     from feddual.errors import UserError
+    from feddual.study_runs import StudyRuns, open_study, run_study
 
-_HOMES = {"resolve": "feddual.config", "UserError": "feddual.errors"}
+_HOMES = {
+    "resolve": "feddual.config",
+    "UserError": "feddual.errors",
+    **dict.fromkeys(("StudyRuns", "open_study", "run_study"), "feddual.study_runs"),
+}
 
 
 def __getattr__(name: str) -> Any:

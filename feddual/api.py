@@ -1,6 +1,5 @@
 """What a notebook uses: `feddual.run`, `feddual.rounds`, `feddual.open`, `feddual.compare`."""
 
-import html
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from feddual import config as configs
+from feddual import display
 from feddual.errors import UserError
 from feddual.partition import Partition
 from feddual.run_dir import RunDir
@@ -130,16 +130,9 @@ class Run:
         return f"Run({str(self.path)!r}: {what})"
 
     def _repr_html_(self) -> str:
-        cells = {key.replace("_", " "): _shown(value) for key, value in self.summary().items() if value is not None}
-        rows = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(key)}</th><td>{html.escape(value)}</td></tr>"
-            for key, value in cells.items()
-        )
-        return f"<table><caption>{html.escape(str(self.path))}</caption>{rows}</table>"
-
-
-def _shown(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+        cells = {key.replace("_", " "): value for key, value in self.summary().items()}
+        curve = display.sparkline([row.get("accuracy") for row in self._dir.rows("metrics")])
+        return display.facts(str(self.path), cells, curve)
 
 
 def rounds(

@@ -214,7 +214,7 @@ def study(
                 shown.ended(cell.name, error)
                 if error is not None:
                     failures[cell.name] = error
-    lines = studies.table(wanted, path)
+    lines = studies.table([cell.name for cell in wanted], path)
     if as_json:
         print(json.dumps({"out": str(path), "rows": lines, "failed": failures}))
     else:

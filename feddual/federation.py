@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from feddual import datasets
+from feddual import datasets, display
 from feddual.datasets import Dataset
 from feddual.partition import Partition
 
@@ -48,6 +48,14 @@ class Federation:
     def histograms(self) -> np.ndarray:
         """Examples of each class at each client, shape (num_clients, num_classes)."""
         return self.partition.histograms(self.dataset.y_train, self.dataset.num_classes)
+
+    def _repr_html_(self) -> str:
+        counts = self.histograms()
+        facts = {
+            "examples": f"{len(self.dataset.y_train)} to train on, {len(self.dataset.y_test)} to test on",
+            "classes": f"{counts.shape[1]}; a client holds {np.median((counts > 0).sum(1)):g} of them (median)",
+        }
+        return display.facts(f"{self.dataset.name}, {self.num_clients} clients", facts, display.label_map(counts))
 
     def _inputs(self, images: np.ndarray, features: np.ndarray | None, indices: Any) -> np.ndarray:
         if features is not None:

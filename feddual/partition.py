@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
+from feddual import display
 from feddual.errors import UserError
 from feddual.schema import Alpha, NumClients, Seed
 
@@ -62,6 +63,15 @@ class Partition:
     def fingerprint(self) -> str:
         """SHA-256 of the index lists."""
         return hashlib.sha256(self.indices.tobytes() + self.offsets.tobytes()).hexdigest()
+
+    def _repr_html_(self) -> str:
+        sizes, distinct = self.sizes, len(np.unique(self.indices))
+        facts = {
+            "examples": f"{distinct} in all, {len(self.indices) - distinct} of them held more than once",
+            "a client holds": f"{sizes.min()} to {sizes.max()}, median {np.median(sizes):g}",
+            "fingerprint": self.fingerprint[:12],
+        }
+        return display.facts(f"{self.num_clients} clients", facts, display.bars(sizes.tolist()))
 
 
 def split(labels: np.ndarray, config: Any) -> Partition:

@@ -105,6 +105,7 @@ class RunDir:
     def append(self, log: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add rows to a log, in one write."""
         text = _lines(rows)
+        self.path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path / f"{log}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             os.write(descriptor, text.encode())

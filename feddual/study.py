@@ -15,7 +15,7 @@ import os
 import re
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -72,18 +72,14 @@ def study_names() -> list[str]:
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
-def load(source: str | Path) -> Study:
-    """A shipped study by its name, or a YAML file."""
-    if str(source) in study_names():
-        name, text = str(source), (resources.files("feddual") / "studies" / f"{source}.yaml").read_text("utf-8")
-    elif Path(source).suffix in (".yaml", ".yml"):
-        try:
-            name, text = Path(source).stem, Path(source).read_text(encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"study file {source}: {error.strerror or error}") from error
+def load(source: str | Path | Mapping[str, Any]) -> Study:
+    """A shipped study by its name, a YAML file, or a mapping with the keys of one and a `name`."""
+    if isinstance(source, Mapping):
+        name, values = "study", dict(source)
     else:
-        raise UserError(f"study {str(source)!r} is unknown; allowed: {', '.join(study_names())}, or a .yaml file")
-    values = config.parse_yaml(text, str(source))
+        name, text = _text(source)
+        values = config.parse_yaml(text, str(source))
+    name = str(values.pop("name", name))
     like = values.pop("like", None)
     if like is not None:
         values = config.merge(load(like).model_dump(), values)
@@ -91,7 +87,19 @@ def load(source: str | Path) -> Study:
         return Study.model_validate({**values, "name": name})
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
-        raise UserError(f"study {source}:\n" + "\n".join(lines)) from error
+        raise UserError(f"study {name}:\n" + "\n".join(lines)) from error
+
+
+def _text(source: str | Path) -> tuple[str, str]:
+    """A study's name and its YAML."""
+    if str(source) in study_names():
+        return str(source), (resources.files("feddual") / "studies" / f"{source}.yaml").read_text("utf-8")
+    if Path(source).suffix in (".yaml", ".yml"):
+        try:
+            return Path(source).stem, Path(source).read_text(encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"study file {source}: {error.strerror or error}") from error
+    raise UserError(f"study {str(source)!r} is unknown; allowed: {', '.join(study_names())}, or a .yaml file")
 
 
 def cells(study: Study, algorithms: Sequence[str] = (), seeds: int | None = None) -> list[Cell]:
@@ -322,15 +330,20 @@ def _facts(path: Path) -> dict[str, Any] | None:
     return summarise(run.read_config(), run.rows("metrics"), run.rows("timings")) if run.exists else None
 
 
-def table(wanted: Sequence[Cell], out: Path) -> list[dict[str, Any]]:
+def group(cell: str) -> str:
+    """A cell's name without its seed."""
+    return re.sub(r"-s\d+$", "", cell)
+
+
+def table(names: Iterable[str], out: Path) -> list[dict[str, Any]]:
     """A line per experiment, row and settings: accuracy over the seeds, its spread, rounds to the target."""
     import numpy as np
 
     groups: dict[str, list[dict[str, Any]]] = {}
-    for cell in wanted:
-        facts = _facts(out / cell.name)
+    for name in names:
+        facts = _facts(out / name)
         if facts is not None and facts["finished"]:
-            groups.setdefault(re.sub(r"-s\d+$", "", cell.name), []).append(facts)
+            groups.setdefault(group(name), []).append(facts)
     lines = []
     for name, several in groups.items():
         accuracy = [facts["accuracy"] for facts in several]

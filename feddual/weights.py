@@ -143,7 +143,8 @@ def owners(model: Any) -> dict[int, tuple[Any, str]]:
     counts: dict[str, int] = {}
     for weight, layer in _leaf_weights(model):
         if id(layer) not in keys:
-            stem = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", type(layer).__name__).lower()
+            # Keras' own rule for names: MaxPooling2D is max_pooling2d, Conv2DTranspose conv2d_transpose.
+            stem = re.sub(r"(?<=.)(?=[A-Z][a-z])|(?<=[a-z])(?=[A-Z])", "_", type(layer).__name__).lower()
             if re.fullmatch(rf"{stem}(_\d+)?", layer.name):
                 number = counts.get(stem, 0)
                 counts[stem] = number + 1

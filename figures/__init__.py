@@ -3,21 +3,23 @@
     python -m figures --all                                  # from the results that come with the project
     python -m figures table1 fig3 --runs my/runs --out out   # from runs of one's own
 
-A figure is a file in this folder with a docstring and `draw(runs, out) -> Drawing`; its name is its file name.
+A figure is a file in this folder with a docstring and `draw(runs, out) -> Drawing`; its name is its file name. One of a
+user's own is `package.module:draw`.
 """
 
 import difflib
 import importlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from feddual.errors import UserError
+from feddual.plugins import load_attribute
 
 if TYPE_CHECKING:
-    from figures._results import Drawing
+    from figures._results import Drawing, Results
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -36,11 +38,13 @@ def _natural(name: str) -> tuple[str, int]:
 
 
 def full_name(name: str) -> str:
-    """The figure that is meant: its name, or the part of it before the first `_`.
+    """The figure that is meant: its name, or the part of it before the first `_`; `package.module:draw` is its own.
 
     Raises:
         UserError: When no figure, or more than one, is called so.
     """
+    if ":" in name:
+        return name
     wanted = name.replace("-", "_")
     there = names()
     found = [wanted] if wanted in there else [one for one in there if one.split("_")[0] == wanted]
@@ -50,7 +54,9 @@ def full_name(name: str) -> str:
         raise UserError(f"figure {name!r} could be {' or '.join(found)}; give the whole name")
     near = difflib.get_close_matches(wanted, [*there, *(one.split("_")[0] for one in there)], 1)
     hint = f"did you mean {near[0]}? " if near else ""
-    raise UserError(f"figure {name!r} is unknown; {hint}There are: {', '.join(there)}")
+    raise UserError(
+        f"figure {name!r} is unknown; {hint}There are: {', '.join(there)}; one of your own is package.module:draw"
+    )
 
 
 def module(name: str) -> ModuleType:
@@ -58,11 +64,16 @@ def module(name: str) -> ModuleType:
     return importlib.import_module(f"figures.{full_name(name)}")
 
 
+def drawer(name: str) -> "Callable[[Results, Path], Drawing]":
+    """The function that draws a figure."""
+    return load_attribute(name, f"figure {name!r}") if ":" in name else module(name).draw
+
+
 def draw(name: str, runs: str | Path = RESULTS, out: str | Path = GALLERY) -> "Drawing":
     """Draw one figure or table.
 
     Args:
-        name: Its name, or the part before the first `_`.
+        name: Its name, or the part before the first `_`; one of your own as `package.module:draw`.
         runs: A folder with run directories, at any depth.
         out: Where the files go.
 
@@ -78,6 +89,6 @@ def draw_all(
     """Draw several, by default all; the runs are read once."""
     from figures._results import Results
 
-    modules = {full_name(name): module(name) for name in (names() if wanted is None else wanted)}
+    drawers = {full_name(name): drawer(name) for name in (names() if wanted is None else wanted)}
     results = Results(runs)
-    return {name: found.draw(results, Path(out)) for name, found in modules.items()}
+    return {name: draw(results, Path(out)) for name, draw in drawers.items()}

@@ -54,7 +54,10 @@ app = typer.Typer(
 @guarded
 def draw(
     name: Annotated[
-        list[str] | None, typer.Argument(help="Figures or tables; the part of a name before _ suffices: table1, fig3.")
+        list[str] | None,
+        typer.Argument(
+            help="Figures or tables; the part of a name before _ suffices: table1, fig3. Your own: package.module:draw."
+        ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Draw them all.")] = False,
     runs: Annotated[
@@ -68,14 +71,14 @@ def draw(
 
     if bool(name) == every:
         raise UserError(f"NAME: name one or more of {', '.join(figures.names())}, or give --all")
-    modules = {figures.full_name(one): figures.module(one) for one in (figures.names() if every else name or [])}
+    drawers = {figures.full_name(one): figures.drawer(one) for one in (figures.names() if every else name or [])}
     results = Results(runs)
     files: dict[str, list[str]] = {}
     if not as_json:
         left_out = f", {len(results.unfinished)} unfinished left out" if results.unfinished else ""
         output.print(f"{len(results.runs)} finished runs in {results.root}{left_out}")
-    for full_name, module in modules.items():
-        files[full_name] = [str(path) for path in module.draw(results, out).files]
+    for full_name, drawer in drawers.items():
+        files[full_name] = [str(path) for path in drawer(results, out).files]
         if not as_json:
             output.print(f"[bold]{full_name}[/bold]  {'  '.join(files[full_name])}")
     if as_json:

@@ -54,6 +54,16 @@ def test_keys_of_unnamed_layers_do_not_depend_on_how_many_were_built_before():
     assert "batch_normalization/gamma" in first.by_path
 
 
+def test_keys_of_unnamed_layers_know_how_keras_spells_them():
+    def layout():
+        layers = keras.layers
+        stack = [layers.Conv2D(2, 3), layers.DepthwiseConv2D(3), layers.Conv2DTranspose(2, 3), layers.Conv2D(1, 3)]
+        return Layout.of_model(keras.Sequential([keras.Input((9, 9, 1)), *stack]))
+
+    assert layout() == layout()
+    assert list(layout().layers) == ["conv2d", "depthwise_conv2d", "conv2d_transpose", "conv2d_1"]
+
+
 def test_trainable_entries_come_first_and_statistics_after():
     layout = Layout.of_model(helpers.user_model((4,), 3))
     assert [entry.trainable for entry in layout.entries] == sorted(

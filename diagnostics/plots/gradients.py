@@ -20,6 +20,13 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # 
 DASHES = ("solid", "dashed", "dotted", "dashdot")
 
 
+def _subplots(*args: Any, **kwargs: Any) -> "tuple[Figure, Any]":
+    """A figure that pyplot forgets at once: a notebook would show it twice otherwise."""
+    figure, axes = plt.subplots(*args, **kwargs)
+    plt.close(figure)
+    return figure, axes
+
+
 def bands(frames: "Sequence[pd.DataFrame]", name: str, normalisation: str) -> "tuple[pd.DataFrame, Any, Any]":
     """The geometric mean over seeds, and the lowest and highest seed, by layer and round that all seeds have."""
     tables = _common([np.log(gradients.per_round(frame, name, normalisation)) for frame in frames])
@@ -51,7 +58,7 @@ def axis_label(name: str, normalisation: str) -> str:
 def lines(runs: "Runs", name: str = "A", normalisation: str = "rms", title: str = "") -> "Figure":
     """Small multiples by layer: the quantity over rounds for each label, mean and range of the seeds."""
     layers = list(gradients.per_round(next(iter(runs.values()))[0], name, normalisation).columns)
-    figure, axes = plt.subplots(
+    figure, axes = _subplots(
         1, len(layers), figsize=(2.1 * len(layers) + 0.6, 2.7), sharey=True, squeeze=False, layout="constrained"
     )
     for number, (label, frames) in enumerate(runs.items()):
@@ -96,7 +103,7 @@ def ratio_heatmap(
     """Layer by round: log2 of other / base. Hatched where the seeds do not agree which is larger."""
     middle, agreed = log_ratios(base, other, name, normalisation)
     limit = limit or float(np.nanmax(np.abs(middle.to_numpy()))) or 1.0
-    figure, axis = plt.subplots(figsize=(6.4, 0.42 * len(middle) + 1.5), layout="constrained")
+    figure, axis = _subplots(figsize=(6.4, 0.42 * len(middle) + 1.5), layout="constrained")
     edges = np.arange(middle.shape[1] + 1), np.arange(middle.shape[0] + 1)
     image = axis.pcolormesh(*edges, middle.to_numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit)
     if len(base) > 1 and not agreed.all():
@@ -116,7 +123,7 @@ def level_heatmaps(runs: "Runs", names: Sequence[str] = ("C", "E"), title: str =
     """Layer by round, a panel for each label and definition, one logarithmic colour scale per definition."""
     from matplotlib.colors import LogNorm
 
-    figure, axes = plt.subplots(
+    figure, axes = _subplots(
         len(names), len(runs), figsize=(3.5 * len(runs) + 0.8, 2.1 * len(names) + 0.4), squeeze=False,
         layout="constrained",
     )  # fmt: skip
@@ -156,7 +163,7 @@ def _ratio_axis(axis: Any) -> None:
 
 def depth_profile(tables: "Mapping[str, pd.DataFrame]", name: str, title: str = "") -> "Figure":
     """Layers from input to output against the ratio of `gradients.ratios`, a line for each label."""
-    figure, axis = plt.subplots(figsize=(5.4, 3.2), layout="constrained")
+    figure, axis = _subplots(figsize=(5.4, 3.2), layout="constrained")
     for number, (label, table) in enumerate(tables.items()):
         rows = table[table["definition"] == gradients.definition(name).name]
         places = np.arange(len(rows)) + 0.08 * (number - (len(tables) - 1) / 2)
@@ -180,7 +187,7 @@ def client_strips(runs: "Runs", name: str = "A", normalisation: str = "rms", rou
     there = sorted(set.intersection(*(set(table["round"]) for table in tables.values())))
     picked = list(rounds) or [there[int(place)] for place in np.linspace(0, len(there) - 1, min(4, len(there)))]
     layers = list(dict.fromkeys(next(iter(tables.values()))["layer"]))
-    figure, axes = plt.subplots(
+    figure, axes = _subplots(
         1, len(picked), figsize=(2.5 * len(picked) + 0.6, 2.8), sharey=True, squeeze=False, layout="constrained"
     )
     for axis, index in zip(axes[0], picked, strict=True):
@@ -200,7 +207,7 @@ def client_strips(runs: "Runs", name: str = "A", normalisation: str = "rms", rou
 def sensitivity(table: "pd.DataFrame", title: str = "") -> "Figure":
     """The same runs under several definitions: the ratio by layer with its interval."""
     names = list(dict.fromkeys(table["definition"]))
-    figure, axes = plt.subplots(
+    figure, axes = _subplots(
         1, len(names), figsize=(1.75 * len(names) + 1.0, 2.9), sharey=True, squeeze=False, layout="constrained"
     )
     layers = list(dict.fromkeys(table["layer"]))
@@ -222,7 +229,7 @@ def sensitivity(table: "pd.DataFrame", title: str = "") -> "Figure":
 
 def overhead(percent: Mapping[str, float], title: str = "") -> "Figure":
     """What measuring costs: percent of a round's time, for by-products and for each scheduled definition."""
-    figure, axis = plt.subplots(figsize=(5.4, 0.36 * len(percent) + 0.9), layout="constrained")
+    figure, axis = _subplots(figsize=(5.4, 0.36 * len(percent) + 0.9), layout="constrained")
     places = np.arange(len(percent))
     axis.barh(places, list(percent.values()), color=COLOURS[0])
     for place, value in zip(places, percent.values(), strict=True):

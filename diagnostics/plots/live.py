@@ -1,13 +1,14 @@
 """A figure that follows the training in a notebook; elsewhere nothing is shown."""
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def show(name: str, frame: "pd.DataFrame") -> None:
-    """Draw what is recorded so far, in place of the last picture."""
+def show(folder: Path, frame: "pd.DataFrame") -> None:
+    """Draw what a run has recorded so far in place of the picture before: one for each run and notebook cell."""
     try:
         from IPython import get_ipython
         from IPython.display import display
@@ -16,18 +17,15 @@ def show(name: str, frame: "pd.DataFrame") -> None:
     shell = get_ipython()
     if shell is None or not hasattr(shell, "kernel"):
         return
-    import matplotlib.pyplot as plt
-
     from diagnostics.plots import gradients
 
     best = next(item for item in ("client_at_global", "minibatch") if (frame["definition"] == item).any())
     figure = gradients.lines({f"to round {frame['round'].max()}": [frame]}, best)
-    shown = _shown.get((shell, name))
-    if shown is None:
-        _shown[(shell, name)] = display(figure, display_id=True)
+    place = (shell, shell.execution_count, folder)
+    if place in _shown:
+        _shown[place].update(figure)
     else:
-        shown.update(figure)
-    plt.close(figure)
+        _shown[place] = display(figure, display_id=True)
 
 
-_shown: dict[object, object] = {}
+_shown: dict[Any, Any] = {}

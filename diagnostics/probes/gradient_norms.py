@@ -177,7 +177,7 @@ class GradientNormProbe(Probe):
         if self.live:
             from diagnostics.plots import live
 
-            live.show(self.name, self.read(host.path))
+            live.show(host.path, self.read(host.path))
 
     def _of_all(self, host: Any, groups: Groups, measured: Mapping[int, Any], acc: Any) -> dict[str, np.ndarray]:
         if not acc:
