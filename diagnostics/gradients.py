@@ -221,7 +221,7 @@ def ratios(
             common = first.index.intersection(second.index)
             layers = [layer for layer in first.columns if layer in second.columns]
             with np.errstate(divide="ignore", invalid="ignore"):
-                difference = np.log(second.loc[common, layers]) - np.log(first.loc[common, layers])
+                difference = second.loc[common, layers].apply(np.log) - first.loc[common, layers].apply(np.log)
             logs.append(difference.replace([np.inf, -np.inf], np.nan))
         if not logs or not len(logs[0].columns) or not len(logs[0]):
             continue

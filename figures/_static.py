@@ -10,6 +10,7 @@ import matplotlib
 import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -55,8 +56,10 @@ def _figure(chart: Chart) -> Figure:
     legend = [_handle(look) for look in chart.legend] + _bar_handles(chart)
     columns = max(1, min(len(legend), LEGEND_COLUMNS))
     extra = 0.22 * -(-len(legend) // columns) + (0.25 if chart.caption else 0)
-    figure = Figure(figsize=(PAGE_WIDTH, chart.panel_height * chart.rows + extra), layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.08, h_pad=0.06)
+    figure = Figure(
+        figsize=(PAGE_WIDTH, chart.panel_height * chart.rows + extra),
+        layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06),
+    )
     axes = figure.subplots(chart.rows, chart.columns, squeeze=False, sharey=chart.share_y).ravel()
     images = []
     for position, (ax, panel) in enumerate(zip_longest(axes, chart.panels)):
@@ -154,8 +157,8 @@ def _bars(ax: Any, bars: Bars) -> None:
                 say(bars.missing[place], 0, y, FAINT)
         if all(value is None for value in values):
             say(bars.missing[place], 0, float(np.mean(ys[: len(values)])), FAINT)
-        if bars.points and bars.points[1][place] is not None:
-            point = bars.points[1][place]
+        point = bars.points[1][place] if bars.points else None
+        if point is not None:
             ax.plot(point, ys[-1], "D", color="white", mec=FAINT, ms=3.5, zorder=5)
             say(f"{point:g}", point, ys[-1], FAINT)
     ax.set_yticks(np.arange(len(bars.looks)), [look.label for look in bars.looks])
@@ -179,7 +182,8 @@ def _heat(ax: Any, heat: Heat) -> Any:
 
 def _handle(look: Look) -> Line2D:
     return Line2D(
-        [], [], color=look.colour, linestyle=look.dash, linewidth=look.width, marker=look.marker,
+        [], [], color=look.colour, linestyle=look.dash,  # type: ignore[arg-type]
+        linewidth=look.width, marker=look.marker,
         markersize=2.5 + 1.8 * look.width, markeredgewidth=0.4, markeredgecolor="white", label=look.label,
     )  # fmt: skip
 

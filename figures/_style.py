@@ -46,7 +46,7 @@ LEGEND_COLUMNS = 5
 DPI = 160
 FONT = "DejaVu Sans"  # comes with matplotlib, so that a picture is the same everywhere
 
-MATPLOTLIB: dict[str, Any] = {
+MATPLOTLIB: dict[Any, Any] = {
     "font.family": FONT,
     "font.size": 9,
     "axes.titlesize": 10,

@@ -97,7 +97,8 @@ def _pictures(name: str, found: Mapping[str, Group], seeds: Sequence[int], out: 
     shape = min(surface.loss.shape for surface in [*first, *second])
     pairs = [(a, b) for a, b in zip(first, second, strict=True) if a.loss.shape == b.loss.shape == shape]
     left, right = map(list, zip(*pairs, strict=True))
-    files += save_figure(plots.difference(left, right, tuple(found)), f"{name}_difference", out)
+    one, two = found
+    files += save_figure(plots.difference(left, right, (one, two)), f"{name}_difference", out)
     page = out / f"{name}_3d.html"
     atomic_write(page, plots.panels3d(largest).to_html(include_plotlyjs="directory").encode())
     _charts.share_library(out)

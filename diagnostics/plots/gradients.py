@@ -29,7 +29,7 @@ def _subplots(*args: Any, **kwargs: Any) -> "tuple[Figure, Any]":
 
 def bands(frames: "Sequence[pd.DataFrame]", name: str, normalisation: str) -> "tuple[pd.DataFrame, Any, Any]":
     """The geometric mean over seeds, and the lowest and highest seed, by layer and round that all seeds have."""
-    tables = _common([np.log(gradients.per_round(frame, name, normalisation)) for frame in frames])
+    tables = _common([gradients.per_round(frame, name, normalisation).apply(np.log) for frame in frames])
     stacked = np.stack([table.to_numpy() for table in tables])
     middle = tables[0].copy()
     middle[:] = np.exp(stacked.mean(0))
@@ -82,7 +82,7 @@ def log_ratios(
 ) -> "tuple[pd.DataFrame, np.ndarray]":
     """log2 ratios by layer (rows) and round, and where all seeds agree on the sign."""
     pairs = [
-        np.log2(gradients.per_round(two, name, normalisation) / gradients.per_round(one, name, normalisation))
+        (gradients.per_round(two, name, normalisation) / gradients.per_round(one, name, normalisation)).apply(np.log2)
         for one, two in zip(base, other, strict=True)
     ]
     pairs = _common([pair.dropna(how="all") for pair in pairs])

@@ -88,7 +88,7 @@ def level_heatmaps(runs: "Runs", names: Sequence[str] = ("C", "E"), title: str =
         horizontal_spacing=0.08, vertical_spacing=0.12,
     )  # fmt: skip
     for row, name in enumerate(names, 1):
-        tables = {label: np.log10(bands(frames, name, "raw")[0].T) for label, frames in runs.items()}
+        tables = {label: bands(frames, name, "raw")[0].T.apply(np.log10) for label, frames in runs.items()}
         values = np.concatenate([table.to_numpy().ravel() for table in tables.values()])
         for column, table in enumerate(tables.values(), 1):
             figure.add_heatmap(

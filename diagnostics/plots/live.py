@@ -25,7 +25,7 @@ def show(folder: Path, frame: "pd.DataFrame") -> None:
     if place in _shown:
         _shown[place].update(figure)
     else:
-        _shown[place] = display(figure, display_id=True)
+        _shown[place] = display(figure, display_id=True)  # type: ignore[no-untyped-call]
 
 
 _shown: dict[Any, Any] = {}

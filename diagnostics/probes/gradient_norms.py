@@ -91,9 +91,8 @@ class GradientNormProbe(Probe):
         rows = self.probe_set(ctx.task.client_id, len(ctx.y))
         if self.definitions & AT_GLOBAL:
             halves = rows[: len(rows) // 2], rows[len(rows) // 2 :]
-            first, second = (
-                ctx.gradient(ctx.task.weights, part).astype(np.float64) if len(part) else None for part in halves
-            )
+            second = ctx.gradient(ctx.task.weights, halves[1]).astype(np.float64)
+            first = ctx.gradient(ctx.task.weights, halves[0]).astype(np.float64) if len(halves[0]) else None
             mean = second if first is None else (first * len(halves[0]) + second * len(halves[1])) / len(rows)
             found |= {"client_at_global": groups.norms(mean), "gradient": mean.astype(np.float32)}
             if first is not None:
