@@ -28,7 +28,7 @@ test: $(INSTALLED)  ## the tests, in minutes
 
 test-all: $(INSTALLED)  ## the slow tests, and lint
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,mlflow,wandb]'
-	$(BIN)/python -m pytest -q -m slow -n 2
+	$(BIN)/python -m pytest -q -rs -m slow -n 2 --dist loadfile
 	$(MAKE) lint
 
 lint: $(INSTALLED)  ## style and types

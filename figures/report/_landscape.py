@@ -82,11 +82,10 @@ def flatness(story: Story) -> Section:
     table = _surfaces.flatness(found, seeds)
     first = next(iter(found))
     rows = []
-    for line_ in table.sort_values("quantity", key=lambda names: names.map(_surfaces.QUANTITIES.index)).to_dict(
-        "records"
-    ):
-        gap = _interval(line_, "difference", "difference_low", "difference_high") if line_["group"] != first else "–"
-        rows.append([QUANTITY_NAMES[line_["quantity"]], line_["group"], _interval(line_, "mean", "low", "high"), gap])
+    for quantity, name in QUANTITY_NAMES.items():
+        for row in table[table["quantity"] == quantity].to_dict("records"):
+            gap = _interval(row, "difference", "difference_low", "difference_high") if row["group"] != first else "–"
+            rows.append([name, row["group"], _interval(row, "mean", "low", "high"), gap])
     caption = f"{len(seeds)} training seed{'s'[: len(seeds) > 1]} × {pairs} pairs of directions ({', '.join(names)})."
     if len(seeds) == 1:
         caption += " With one seed the intervals are over directions alone and say nothing about training."

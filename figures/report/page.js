@@ -69,34 +69,37 @@
 
   // --- one camera
 
+  // What is on the screen: during and after a drag the layout lags behind it.
+  const drawn = (plot) => plot._fullLayout.scene._scene.getCamera();
+
   function link(chart) {
     const start = structuredClone(chart.panels[0].layout.scene.camera);
-    let last = "";
-    let wanted = null;
-    let busy = false;
-    async function follow(source, camera) {
-      if (JSON.stringify(camera) === last) return;
-      wanted = { source, camera };
-      if (busy) return;
-      busy = true;
-      while (wanted) {
-        const now = wanted;
-        wanted = null;
-        last = JSON.stringify(now.camera);
-        await Promise.all(chart.plots.filter((plot) => plot !== now.source)
-          .map((plot) => Plotly.relayout(plot, { "scene.camera": structuredClone(now.camera) })));
+    let leader = null;
+    const place = (plots, camera) =>
+      Promise.all(plots.map((plot) => Plotly.relayout(plot, { "scene.camera": structuredClone(camera) })));
+    async function follow(plot) {
+      if (leader) return; // the loop below sees what the leader does meanwhile; the others only echo
+      leader = plot;
+      const others = chart.plots.filter((other) => other !== plot);
+      for (let last = ""; last !== JSON.stringify(drawn(plot));) {
+        last = JSON.stringify(drawn(plot));
+        await place(others, drawn(plot));
       }
-      busy = false;
+      leader = null;
     }
     for (const plot of chart.plots) {
-      for (const event of ["plotly_relayout", "plotly_relayouting"]) {
-        plot.on(event, (change) => change["scene.camera"] && follow(plot, change["scene.camera"]));
-      }
+      plot.on("plotly_relayouting", () => follow(plot));
+      plot.on("plotly_relayout", () => {
+        if (leader && leader !== plot) return;
+        follow(plot);
+        setTimeout(follow, 200, plot); // the scene comes to rest a little after the mouse
+      });
     }
     for (const button of chart.element.querySelectorAll("[data-turn]")) {
-      button.addEventListener("click", () => {
-        const camera = button.dataset.turn === "reset" ? start : turned(chart.plots[0]._fullLayout.scene.camera, button.dataset.turn);
-        for (const plot of chart.plots) Plotly.relayout(plot, { "scene.camera": structuredClone(camera) });
+      button.addEventListener("click", async () => {
+        leader = button;
+        await place(chart.plots, button.dataset.turn === "reset" ? start : turned(drawn(chart.plots[0]), button.dataset.turn));
+        leader = null;
       });
     }
   }
