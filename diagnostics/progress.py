@@ -23,13 +23,14 @@ class PointProgress(Shown):
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("points"),
             TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console, disable=not self._live,
+            auto_refresh=not console.is_jupyter,
         )  # fmt: skip
         self._task = self._bar.add_task(label, total=total)
 
     def advance(self, points: int) -> None:
         """More points are done."""
         self._done += points
-        self._bar.update(self._task, completed=self._done)
+        self._update(self._task, completed=self._done)
         now = time.perf_counter()
         if self._enabled and not self._live and (now - self._said > EVERY or self._done == self._total):
             self._said = now

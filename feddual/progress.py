@@ -27,6 +27,11 @@ class Shown:
 
     _bar: Progress
 
+    def _update(self, task: TaskID, **values: Any) -> None:
+        # In a notebook the bar is drawn here and not by rich's own thread, whose drawing catches whatever else the
+        # cell shows in that moment, and the next cell's output after it.
+        self._bar.update(task, refresh=self._bar.console.is_jupyter, **values)
+
     def __enter__(self) -> Self:
         self._bar.start()
         return self
@@ -61,6 +66,7 @@ class RunProgress(Shown):
             TimeRemainingColumn(),
             console=self._console,
             disable=not self._live,
+            auto_refresh=not self._console.is_jupyter,
         )
 
     def preparing(self, what: str, done: int, total: int) -> None:
@@ -68,7 +74,7 @@ class RunProgress(Shown):
         if self._live:
             if self._preparation is None:
                 self._preparation = self._bar.add_task(what, total=total, facts="")
-            self._bar.update(self._preparation, description=what, completed=done, total=total)
+            self._update(self._preparation, description=what, completed=done, total=total)
         elif self._enabled and time.perf_counter() - self._prepared > 10:
             self._prepared = time.perf_counter()
             print(f"{what}: {done} of {total}", file=sys.stderr, flush=True)
@@ -86,7 +92,7 @@ class RunProgress(Shown):
                 self._task = self._bar.add_task(
                     self._label, total=record.num_rounds, facts="", completed=record.round_index - 1
                 )
-            self._bar.update(self._task, completed=record.round_index, facts=facts)
+            self._update(self._task, completed=record.round_index, facts=facts)
         else:
             elapsed = time.perf_counter() - self._started
             left = elapsed / self._seen * (record.num_rounds - record.round_index)
@@ -117,7 +123,7 @@ class StudyProgress(Shown):
         self._live = enabled and (console.is_terminal or console.is_jupyter)
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[facts]}"),
-            console=console, disable=not self._live,
+            console=console, disable=not self._live, auto_refresh=not console.is_jupyter,
         )  # fmt: skip
         self._task = self._bar.add_task(runner.study.name, total=None, facts="")
         self._stop = threading.Event()
@@ -132,12 +138,14 @@ class StudyProgress(Shown):
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
+        if self._live:
+            self._thread.join()
         super().__exit__(kind, value, trace)
 
     def _watch(self, every: float) -> None:
         while not self._stop.wait(every):
             status = self._runner.status()
-            self._bar.update(self._task, completed=status.rounds, total=status.total_rounds, facts=_facts(status))
+            self._update(self._task, completed=status.rounds, total=status.total_rounds, facts=_facts(status))
 
     def ended(self, name: str, error: str | None) -> None:
         """A cell has ended."""
