@@ -40,7 +40,7 @@ def _card(group: Group) -> Card:
         ("final round", _percent(final)),
         ("best round", _percent(best)),
         ("rounds", f"{'–'.join(map(str, (rounds[0], rounds[-1])[: len(rounds)]))} of {total}"),
-        ("seeds", ", ".join(str(run.seed) for run in group.runs)),
+        ("seed" if len(group.runs) == 1 else "seeds", ", ".join(str(run.seed) for run in group.runs)),
         ("time", duration(float(np.mean(seconds))) if seconds else "not recorded"),
     ]
     return Card(group, _state(group), f"{100 * mean:.1f}{around} %" if mean == mean else "–", lines)
