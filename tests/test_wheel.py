@@ -23,6 +23,8 @@ def test_the_wheel_trains(tmp_path):
     run("-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), str(wheel))
     for file in ("py.typed", "presets/paper-fmnist.yaml", "data/fmnist_mini.npz", "data/LICENSE-fashion-mnist"):
         assert (target / "feddual" / file).is_file()
+    for file in ("page.html.j2", "page.css", "page.js"):
+        assert (target / "figures" / "report" / file).is_file()
     code = (
         f"import feddual; assert feddual.__file__.startswith({str(target)!r}), feddual.__file__\n"
         "run = feddual.run('quickstart', {'training.rounds': 1}, out='run', progress=False)\n"
