@@ -7,13 +7,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import LogNorm
 
+from diagnostics.plots import gradients
 from feddual.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222", "#882255", "#999999")
+COLOURS = (*gradients.COLOURS, "#222222", "#882255", "#999999")  # nine algorithms, nine colours
 AGAINST = {"round": "communication round", "megabytes": "sent up and down so far (MB)", "seconds": "seconds so far"}
 
 
