@@ -1,5 +1,6 @@
 """What TensorFlow may use of the machine: threads, device, GPU memory. Set once a process, before anything runs."""
 
+import ctypes
 import os
 import platform
 import warnings
@@ -46,6 +47,19 @@ def configure(threads: int = 1, device: str = "auto") -> str:
             "install the extra: pip install 'feddual[gpu]'"
         )
     return {"cpu": "/CPU:0", "gpu": "/GPU:0"}.get(device, f"/{device}")
+
+
+def keep_memory() -> None:
+    """Let glibc keep freed memory for the next use instead of returning it to the system at once.
+
+    A step of training allocates and frees the same few megabytes hundreds of times a second. Taken from the system anew
+    they must be cleared page by page each time, which is a tenth of a round's time and more of FedDUAL's passes.
+    """
+    trim_threshold, mmap_max = -1, -4  # names in <malloc.h>
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if platform.libc_ver()[0] == "glibc" else None
+    if mallopt is not None:
+        mallopt(trim_threshold, 2**30)
+        mallopt(mmap_max, 0)
 
 
 def environment() -> dict[str, Any]:

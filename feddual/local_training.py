@@ -19,7 +19,7 @@ from feddual.algorithms._base import Algorithm, Batch, ClientContext, ClientResu
 from feddual.forward import Forward
 from feddual.weights import Entry, Layout, layer_norms, update
 
-CHUNK = 72  # examples of a pass over all data that go through the network together: what the cache holds
+CHUNK = 150  # examples of a pass over all data that go through the network together: what the cache holds
 
 
 @dataclass(frozen=True)

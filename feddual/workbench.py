@@ -140,6 +140,7 @@ def _workbenches(experiment_json: str, progress: _Uncompared) -> Workbench:
     experiment = config.resolve(json.loads(experiment_json))
     runtime = experiment.runtime
     device = devices.configure(runtime.threads, runtime.device)
+    devices.keep_memory()
     share = experiment.evaluation.held_out
     dataset = datasets.load(experiment.dataset, runtime.data_dir, with_test=not share)
     network = models.build(
