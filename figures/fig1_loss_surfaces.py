@@ -15,8 +15,14 @@ SHOWS = ("fmnist",)
 
 def lenet(config: Mapping[str, Any], algorithm: str) -> bool:
     """Whether a run is of the paper's LeNet on Fashion-MNIST."""
-    asked = (config["dataset"].get("name"), config["model"]["name"], config["algorithm"]["name"])
-    return asked == ("fmnist", "lenet_published", algorithm)
+    return model_is(config, "lenet_published", algorithm)
+
+
+def model_is(config: Mapping[str, Any], model: str, algorithm: str) -> bool:
+    """Whether a run is of a model on Fashion-MNIST and of an algorithm as its paper has it."""
+    settings = config["algorithm"]
+    asked = (config["dataset"].get("name"), config["model"]["name"], settings["name"], settings["preset"] or "paper")
+    return asked == ("fmnist", model, algorithm, "paper")
 
 
 def is_iid(config: Mapping[str, Any]) -> bool:

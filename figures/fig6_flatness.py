@@ -10,15 +10,14 @@ from typing import Any
 
 from figures import _surfaces
 from figures._results import Drawing, Results
-from figures.fig1_loss_surfaces import is_skewed, lenet
+from figures.fig1_loss_surfaces import is_skewed, lenet, model_is
 
 SHOWS = ("fmnist",)
 
 
 def head(config: Mapping[str, Any], algorithm: str) -> bool:
     """Whether a run is of the VGG16 head on Fashion-MNIST."""
-    asked = (config["dataset"].get("name"), config["model"]["name"], config["algorithm"]["name"])
-    return asked == ("fmnist", "vgg16", algorithm)
+    return model_is(config, "vgg16", algorithm)
 
 
 SETTINGS = {

@@ -1,0 +1,73 @@
+"""Numbers in documents are those of the recorded files: `python docs/refresh.py` writes them anew, a test compares.
+
+A number that comes from a file is followed by a comment that says from where, which a reader does not see:
+
+    6.4<!--figures/gallery/fig2_ratios.csv|definition=drift,layer=output|ratio-->
+    6.4<!--fig2|lenet_published/drift/output|ratio-->       (the same in short, see SHORT)
+    1.23 ×<!--benchmarks/results/algorithm.json|ratios.running-->
+
+It keeps its decimals. A table between `<!--begin FILE-->` and `<!--end-->` is that file's, without its title.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+NUMBER = re.compile(r"([-−]?\d[\d,]*(?:\.\d+)?)([^\d<]{0,4}<!--([\w./-]+)\|([^>]*?)-->)")
+TABLE = re.compile(r"(<!--begin ([\w./-]+)-->\n).*?(<!--end-->)", re.DOTALL)
+SHORT = {"fig2": ("figures/gallery/fig2_ratios.csv", ("model", "definition", "layer"), "normalisation=rms")}
+
+
+def value_of(file: str, query: str) -> float:
+    """The recorded number that a comment means."""
+    if file in SHORT:
+        file, keys, rest = SHORT[file]
+        places, column = query.split("|")
+        pairs = zip(keys, places.split("/"), strict=True)
+        query = ",".join([*(f"{key}={place}" for key, place in pairs), rest]) + f"|{column}"
+    path = ROOT / file
+    if path.suffix == ".json":
+        value = json.loads(path.read_text(encoding="utf-8"))
+        for key in query.split("."):
+            value = value[key]
+        return float(value)
+    where, column = query.split("|")
+    frame = pd.read_csv(path)
+    for condition in where.split(","):
+        key, _, wanted = condition.partition("=")
+        frame = frame[frame[key].astype(str) == wanted]
+    if len(frame) != 1:
+        raise LookupError(f"{file}: {query} means {len(frame)} rows")
+    return float(frame[column].iloc[0])
+
+
+def refreshed(text: str) -> str:
+    """A document's text with its numbers and tables as recorded."""
+
+    def number(match: re.Match[str]) -> str:
+        shown, comment, file, query = match.groups()
+        digits = len(shown.partition(".")[2])
+        value = value_of(file, query)
+        if abs(float(shown.replace(",", "").replace("−", "-")) - value) <= 0.5000001 * 10**-digits:
+            return match[0]
+        text = f"{value:{',' if ',' in shown else ''}.{digits}f}"
+        return (text.replace("-", "−") if "−" in shown else text) + comment
+
+    def table(match: re.Match[str]) -> str:
+        recorded = (ROOT / match[2]).read_text(encoding="utf-8").partition("\n")[2]
+        return f"{match[1]}{recorded.strip()}\n{match[3]}"
+
+    return TABLE.sub(table, NUMBER.sub(number, text))
+
+
+if __name__ == "__main__":
+    for document in DOCUMENTS:
+        before = document.read_text(encoding="utf-8")
+        after = refreshed(before)
+        if after != before:
+            document.write_text(after, encoding="utf-8")
+            print(document.relative_to(ROOT))
