@@ -1,6 +1,10 @@
 """`python -m figures`: draws from recorded runs, and gathers runs to draw from. Parses, calls, prints."""
 
 import json
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,19 +75,37 @@ def draw(
 
     if bool(name) == every:
         raise UserError(f"NAME: name one or more of {', '.join(figures.names())}, or give --all")
-    drawers = {figures.full_name(one): figures.drawer(one) for one in (figures.names() if every else name or [])}
+    chosen = {figures.full_name(one): one for one in (figures.names() if every else name or [])}
+    for one in chosen.values():
+        figures.drawer(one)  # an unknown name is an error before anything is drawn
     results = Results(runs)
     files: dict[str, list[str]] = {}
     if not as_json:
         left_out = f", {len(results.unfinished)} unfinished left out" if results.unfinished else ""
         output.print(f"{len(results.runs)} finished runs in {results.root}{left_out}")
-    for full_name, drawer in drawers.items():
-        files[full_name] = [str(path) for path in drawer(results, out).files]
+    for full_name, drawn in zip(chosen, _draw_all(list(chosen.values()), runs, out), strict=True):
+        files[full_name] = drawn
         if not as_json:
             output.print(f"[bold]{full_name}[/bold]  {'  '.join(files[full_name])}")
     if as_json:
         unfinished = [str(path) for path in results.unfinished]
         print(json.dumps({"runs": len(results.runs), "unfinished": unfinished, "files": files}))
+
+
+def _draw_all(names: Sequence[str], runs: Path, out: Path) -> Iterator[list[str]]:
+    """The files of each, drawn in as many processes as there are cores."""
+    work = partial(_draw_one, runs=runs, out=out)
+    if len(names) == 1:
+        yield work(names[0])
+        return
+    with ProcessPoolExecutor(min(len(names), os.cpu_count() or 1)) as pool:
+        yield from pool.map(work, names)
+
+
+def _draw_one(name: str, runs: Path, out: Path) -> list[str]:
+    from figures._results import Results
+
+    return [str(path) for path in figures.drawer(name)(Results(runs), out).files]
 
 
 @app.command()
