@@ -269,20 +269,19 @@ def worker_view(experiment: Experiment) -> str:
 
 def check_resumable(asked: Experiment, found: Experiment, path: Path) -> None:
     """Refuse to continue a run with another experiment, naming the differences."""
-    free = {"runtime", "checkpoint", "probes", "sinks"}
     before, now = found.to_dict(), asked.to_dict()
     if now["training"]["rounds"] > before["training"]["rounds"]:
         before["training"]["rounds"] = now["training"]["rounds"]
     differences = [
         f"  {key}.{name}: the run has {before[key].get(name)!r}, asked for {now[key].get(name)!r}"
         for key in before
-        if key not in free and isinstance(before[key], dict)
+        if key not in config.FREE and isinstance(before[key], dict)
         for name in {**before[key], **now[key]}
         if before[key].get(name) != now[key].get(name)
     ] + [
         f"  {key}: the run has {before[key]!r}, asked for {now[key]!r}"
         for key in before
-        if key not in free and not isinstance(before[key], dict) and before[key] != now[key]
+        if key not in config.FREE and not isinstance(before[key], dict) and before[key] != now[key]
     ]
     if differences:
         raise UserError(

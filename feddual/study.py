@@ -4,6 +4,7 @@
     seeds: 3                                          # 0, 1, 2
     rows: {fedavg: {algorithm.name: fedavg}, ...}     # name -> overrides
     grid: {partition.alpha: [0.01, 0.1]}              # every combination, for every row
+    workers: 1                                        # runs at a time; by default one per core
     tune: {...}                                       # what `--tune` tries; see Tune
     like: paper-fmnist                                # another study, for the keys that are not given
 
@@ -16,7 +17,7 @@ import re
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,9 @@ class Tune(Section):
     rounds: int | None = Field(None, ge=1, description="of a trial; by default the experiment's own")
     held_out: float = Field(0.1, gt=0, le=0.5, description="share of the training data")
     grid: dict[str, list[Any]] = Field(description="for all rows")
-    rows: dict[str, dict[str, list[Any]]] = Field({}, description="further keys, for one row")
+    rows: dict[str, dict[str, list[Any]] | list[Overrides]] = Field(
+        {}, description="for one row: further keys, or a list of settings in place of the grid"
+    )
     only: list[str] = Field([], description="the rows to tune; by default all")
 
 
@@ -51,6 +54,7 @@ class Study(Section):
     seeds: int = Field(1, ge=1)
     rows: dict[str, Overrides] = Field(min_length=1)
     grid: dict[str, list[Any]] = Field({}, description="every combination, for every row")
+    workers: int | None = Field(None, ge=1, description="runs at a time; by default one per core")
     tune: Tune | None = None
 
 
@@ -62,6 +66,7 @@ class Cell:
     row: str
     source: str  # the experiment it starts from
     overrides: Overrides
+    tried: Overrides = field(default_factory=dict)  # of a trial: the combination
 
     def experiment(self, runtime: Overrides) -> config.Experiment:
         return config.resolve(self.source, self.overrides | runtime)
@@ -130,15 +135,20 @@ def trials(study: Study, algorithms: Sequence[str] = ()) -> list[Cell]:
     if tune.rounds is not None:
         fixed["training.rounds"] = tune.rounds
     return [
-        Cell("tuning/" + _name(study, source, row, settings), row, source, {**rows[row], **settings, **fixed})
+        Cell("tuning/" + _name(study, source, row, settings), row, source, {**rows[row], **settings, **fixed}, settings)
         for source in study.experiments
         for row in rows
-        for settings in _combinations({**tune.grid, **tune.rows.get(row, {})})
+        for settings in _tried(tune, row)
     ]
 
 
+def _tried(tune: Tune, row: str) -> list[Overrides]:
+    own = tune.rows.get(row, {})
+    return own if isinstance(own, list) else list(_combinations({**tune.grid, **own}))
+
+
 def tuned_cells(study: Study, out: Path, algorithms: Sequence[str] = (), seeds: int | None = None) -> list[Cell]:
-    """The study's runs with the settings that did best on held-out data; the choice is written to tuned.yaml.
+    """The study's runs with the settings that did best on held-out data, named ROW-chosen; tuned.yaml has the choices.
 
     Raises:
         UserError: When a row has no finished trial.
@@ -151,18 +161,16 @@ def tuned_cells(study: Study, out: Path, algorithms: Sequence[str] = (), seeds: 
         entry = best.setdefault(key, {"experiment": cell.source, "row": cell.row, "accuracy": None, "trials": {}})
         entry["trials"][cell.name.removeprefix("tuning/")] = score
         if score is not None and (entry["accuracy"] is None or score > entry["accuracy"]):
-            fixed = ("seed", "evaluation.held_out", "training.rounds", *study.rows[cell.row])
-            entry |= {
-                "accuracy": score,
-                "settings": {key: value for key, value in cell.overrides.items() if key not in fixed},
-            }
+            entry |= {"accuracy": score, "settings": cell.tried}
     missing = [key for key, entry in best.items() if "settings" not in entry]
     if missing:
         raise UserError(f"--tune: no finished trial of {', '.join(missing)}; see {out}/failed")
-    atomic_write(out / "tuned.yaml", yaml.safe_dump(best, sort_keys=False, allow_unicode=True).encode())
+    path = out / "tuned.yaml"
+    before = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}  # of rows not named this time
+    atomic_write(path, yaml.safe_dump(before | best, sort_keys=False, allow_unicode=True).encode())
     return [
         Cell(
-            _name(study, entry["experiment"], f"{entry['row']}-tuned", {}, f"s{seed}"),
+            _name(study, entry["experiment"], f"{entry['row']}-chosen", {}, f"s{seed}"),
             entry["row"],
             entry["experiment"],
             {**study.rows[entry["row"]], **entry["settings"], "seed": seed},
@@ -173,8 +181,11 @@ def tuned_cells(study: Study, out: Path, algorithms: Sequence[str] = (), seeds: 
 
 
 def _chosen(study: Study, algorithms: Sequence[str]) -> dict[str, Overrides]:
-    """The rows that are meant on the command line, by row name or by algorithm."""
-    names = {row: {row, overrides.get("algorithm.name", "feddual")} for row, overrides in study.rows.items()}
+    """The rows that are meant on the command line, by row name or, where no row has it, by algorithm."""
+    names = {
+        row: {row} | ({overrides.get("algorithm.name", "feddual")} - set(study.rows))
+        for row, overrides in study.rows.items()
+    }
     unknown = set(algorithms).difference(*names.values())
     if unknown:
         raise UserError(
@@ -243,10 +254,11 @@ class Runner:
     def __init__(self, study: Study, out: Path, workers: int | None = None, executor: str = "processes"):
         self.study = study
         self.out = Path(out)
-        self.runtime = config.Runtime(executor=executor, workers=workers or os.cpu_count() or 1)
+        self.runtime = config.Runtime(executor=executor, workers=workers or study.workers or os.cpu_count() or 1)
         self._started = time.monotonic()
         self._at_start = 0
         self._progress: dict[str, tuple[int, int]] = {}
+        self._names: dict[str, str] = {}  # of the cells so far, by config
 
     def prepare(self) -> None:
         """Claim the folder for this study.
@@ -264,17 +276,19 @@ class Runner:
         atomic_write(path, yaml.safe_dump(self.study.model_dump(), sort_keys=False, allow_unicode=True).encode())
 
     def run(self, wanted: Sequence[Cell], overrides: Overrides | None = None) -> Iterator[tuple[Cell, str | None]]:
-        """Run what is not finished yet; yields each cell with its error, or None. Cells of one config run once."""
+        """Run what is not finished yet; yields each cell with its error, or None. Cells of one config run once.
+
+        A finished cell of other settings is run too: the engine continues it where only rounds were added, and
+        otherwise names what differs.
+        """
         pending: list[tuple[Cell, CellTask]] = []
-        seen: set[str] = set()
         for cell in wanted:
             experiment = cell.experiment(overrides or {})
-            if experiment.to_json() in seen:
+            if self._names.setdefault(experiment.to_json(), cell.name) != cell.name:
                 continue
-            seen.add(experiment.to_json())
             facts = _facts(self.out / cell.name)
             self._progress[cell.name] = (facts["rounds"] if facts else 0, experiment.training.rounds)
-            if facts is None or not facts["finished"]:
+            if facts is None or not facts["finished"] or not _is_of(self.out / cell.name, experiment):
                 pending.append((cell, CellTask(experiment.to_yaml(), str(self.out / cell.name))))
         self._at_start = sum(done for done, _ in self._progress.values())
         self._started = time.monotonic()
@@ -328,6 +342,12 @@ def _rounds_done(path: Path) -> int:
 def _facts(path: Path) -> dict[str, Any] | None:
     run = RunDir(path)
     return summarise(run.read_config(), run.rows("metrics"), run.rows("timings")) if run.exists else None
+
+
+def _is_of(path: Path, experiment: config.Experiment) -> bool:
+    """Whether the run in a folder is of this experiment, but for what may change on resuming."""
+    found, asked = config.resolve(RunDir(path).read_config()).to_dict(), experiment.to_dict()
+    return all(found[key] == asked[key] for key in asked if key not in config.FREE)
 
 
 def group(cell: str) -> str:

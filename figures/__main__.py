@@ -4,9 +4,9 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,6 +15,9 @@ from typer.core import TyperGroup
 import figures
 from feddual.cli import Json, guarded
 from feddual.errors import UserError
+
+if TYPE_CHECKING:
+    from figures._results import Results
 
 output = Console(highlight=False, soft_wrap=True)
 
@@ -71,14 +74,12 @@ def draw(
     as_json: Json = False,
 ) -> None:
     """Draw figures and tables (the word draw may be left out)."""
-    from figures._results import Results
-
     if bool(name) == every:
         raise UserError(f"NAME: name one or more of {', '.join(figures.names())}, or give --all")
     chosen = {figures.full_name(one): one for one in (figures.names() if every else name or [])}
     for one in chosen.values():
         figures.drawer(one)  # an unknown name is an error before anything is drawn
-    results = Results(runs)
+    results = _results(runs)
     files: dict[str, list[str]] = {}
     if not as_json:
         left_out = f", {len(results.unfinished)} unfinished left out" if results.unfinished else ""
@@ -103,9 +104,15 @@ def _draw_all(names: Sequence[str], runs: Path, out: Path) -> Iterator[list[str]
 
 
 def _draw_one(name: str, runs: Path, out: Path) -> list[str]:
+    return [str(path) for path in figures.drawer(name)(_results(runs), out).files]
+
+
+@cache
+def _results(runs: Path) -> "Results":
+    """Read once a process."""
     from figures._results import Results
 
-    return [str(path) for path in figures.drawer(name)(Results(runs), out).files]
+    return Results(runs)
 
 
 @app.command()

@@ -2,7 +2,8 @@
 
 A slim run has run_dir's layout, so that `feddual.open` reads it. It lacks checkpoints (unless asked for), clients.jsonl
 and the partition's index lists. The last round's rows are whole; those before it keep what figures draw.
-A study's folder keeps its study.yaml and tuned.yaml, and its trials as a line each in tuning.json.
+A study's folder keeps its study.yaml and tuned.yaml, and its trials (runs tested on held-out training data) as a line
+each in tuning.json.
 """
 
 import json
@@ -17,6 +18,7 @@ import numpy as np
 from feddual.errors import UserError
 from feddual.run_dir import RunDir, atomic_write, npz_bytes
 from feddual.summary import summarise
+from figures import _rows
 
 # Kept in every row.
 METRICS = ("round", "accuracy", "loss", "num_clients", "bytes_down", "bytes_up", "beta", "barycenter")
@@ -78,12 +80,16 @@ def _places(source: Path, into: Path) -> dict[Path, Path]:
     if not configs:
         raise UserError(f"{source}: neither a run directory (config.yaml) nor a folder with some in it")
     origins = [path.parent for path in configs]
-    return {into / run.relative_to(source): run for run in origins if not is_trial(run.relative_to(source))}
+    return {into / run.relative_to(source): run for run in origins if not _is_held_out(run)}
 
 
 def is_trial(path: Path) -> bool:
     """Whether a path within a study is that of a run which only chose settings."""
     return "tuning" in path.parts[:-1]
+
+
+def _is_held_out(run: Path) -> bool:
+    return float(RunDir(run).read_config()["evaluation"].get("held_out", 0)) > 0
 
 
 def _facts(run: RunDir) -> dict[str, Any]:
@@ -96,15 +102,19 @@ def _copy_study(source: Path, into: Path, done: Collected) -> None:
             data = path.read_bytes()
             atomic_write(into / path.relative_to(source), data)
             done.bytes += len(data)
-    for folder in sorted(path for path in source.rglob("tuning") if path.is_dir()):
-        trials = {}
-        for path in sorted(folder.rglob("config.yaml")):
-            facts = _facts(RunDir(path.parent))
-            if facts["finished"]:
-                trials[path.parent.relative_to(folder).as_posix()] = rounded(facts, METRIC_DIGITS)
-        data = (json.dumps(trials, indent=1) + "\n").encode()
-        atomic_write(into / folder.relative_to(source).with_suffix(".json"), data)
-        done.trials += len(trials)
+    trials: dict[Path, dict[str, Any]] = {}
+    for path in sorted(source.rglob("config.yaml")):
+        run = path.parent
+        facts = _facts(RunDir(run)) if _is_held_out(run) else None
+        if facts is not None and facts["finished"]:
+            home = next((folder for folder in run.parents if (folder / "study.yaml").is_file()), source)
+            name = run.relative_to(home).as_posix().removeprefix("tuning/")
+            settings = _rows.differences(RunDir(run).read_config())
+            trials.setdefault(home, {})[name] = {"settings": settings, **rounded(facts, METRIC_DIGITS)}
+    for home, lines in trials.items():
+        data = (json.dumps(lines, indent=1) + "\n").encode()
+        atomic_write(into / home.relative_to(source) / "tuning.json", data)
+        done.trials += len(lines)
         done.bytes += len(data)
 
 

@@ -66,3 +66,17 @@ def paper_identity(dataset: str, row: str) -> Identity | None:
 def paper_rounds(dataset: str) -> int:
     """The rounds of the paper's experiment."""
     return config.resolve(f"paper-{dataset}").training.rounds
+
+
+def differences(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys in which a config differs from the paper's experiment with the same data and algorithm."""
+    name = values["algorithm"]["name"]
+    base = config.resolve(f"paper-{values['dataset']['name']}", {"algorithm.name": name}).to_dict()
+    skipped = (*INCIDENTAL, "evaluation")
+    return {
+        f"{section}.{key}": value
+        for section, part in values.items()
+        if section not in skipped and isinstance(part, Mapping)
+        for key, value in part.items()
+        if f"{section}.{key}" not in ("training.rounds", "algorithm.preset") and base[section].get(key) != value
+    }

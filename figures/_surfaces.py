@@ -20,7 +20,7 @@ from diagnostics.plots import surfaces as plots
 from diagnostics.results import Surface
 from feddual.run_dir import atomic_write
 from figures import _charts, _tables
-from figures._results import NOT_RUN, Drawing, Recorded, Results
+from figures._results import NOT_RUN, Drawing, Recorded, Results, seeds_text
 from figures._static import save_figure
 from figures._style import MATPLOTLIB
 from figures._tables import Section
@@ -148,7 +148,7 @@ def _section(setting: str, table: pd.DataFrame, seeds: int) -> Section:
         gap = _interval(by_group.loc[labels[-1]], "difference", "difference_low", "difference_high")
         rows.append([str(quantity), *cells, gap])
     pairs = int(table["pairs"].max())
-    return Section(f"{setting} ({seeds} seeds × {pairs} pairs)", ["quantity", *labels, "difference"], rows)
+    return Section(f"{setting} ({seeds_text(seeds)} × {pairs} pairs)", ["quantity", *labels, "difference"], rows)
 
 
 def _interval(row: Any, middle: str, low: str, high: str) -> str:

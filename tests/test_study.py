@@ -111,14 +111,55 @@ def test_tuning_chooses_on_held_out_data(grid, tmp_path):
     assert len(chosen["fedprox"]["trials"]) == 4
     for entry in chosen.values():
         assert entry["accuracy"] == max(entry["trials"].values())
-    assert {"fedavg-tuned", "fedprox-tuned"} <= {row["row"] for row in facts["rows"]} | {
-        # A choice that is the default is the same run as the row's own.
-        f"{name}-tuned"
+    run_anew = {
+        name
         for name, entry in chosen.items()
-        if entry["settings"].get("training.learning_rate") == 0.001
+        # A choice that is the default is the row's own run, and is not run twice.
+        if entry["settings"] not in (
+            {"training.learning_rate": 0.001},
+            {"training.learning_rate": 0.001, "algorithm.proximal_weight": 0.1},
+        )
     }
+    assert {path.name for path in out.glob("*-chosen-s0")} == {f"{name}-chosen-s0" for name in run_anew}
+    assert {row["row"] for row in facts["rows"]} == {"fedavg", "fedprox"} | {f"{name}-chosen" for name in run_anew}
     trial = config.resolve(yaml.safe_load((out / "tuning/fedavg-learning_rate=0.05/config.yaml").read_text()))
     assert (trial.evaluation.held_out, trial.training.rounds) == (0.2, 2)
+
+
+def test_choices_of_other_rows_stay_and_a_key_of_the_row_may_be_chosen(grid, tmp_path):
+    values = yaml.safe_load(grid.read_text())
+    values["rows"]["fedprox"]["algorithm.proximal_weight"] = 0.2
+    values["tune"]["grid"] = {"training.learning_rate": [0.05]}
+    grid.write_text(yaml.safe_dump(values))
+    out = tmp_path / "out"
+    assert run(grid, "--seeds", 1, "--tune", "--algorithms", "fedavg", "--out", out)[0].exit_code == 0
+    assert run(grid, "--seeds", 1, "--tune", "--algorithms", "fedprox", "--out", out)[0].exit_code == 0
+    chosen = yaml.safe_load((out / "tuned.yaml").read_text())
+    assert list(chosen) == ["fedavg", "fedprox"]
+    weight = chosen["fedprox"]["settings"]["algorithm.proximal_weight"]
+    assert weight in (0.1, 0.4)
+    run_with = yaml.safe_load((out / "fedprox-chosen-s0" / "config.yaml").read_text())
+    assert run_with["algorithm"]["proximal_weight"] == weight
+
+
+def test_a_finished_cell_of_other_settings_is_not_taken_for_the_asked_one(grid, tmp_path):
+    out = tmp_path / "out"
+    some = ("--seeds", 1, "--algorithms", "fedavg", "--out", out)
+    rounds = TINY["training"]["rounds"]
+    assert run(grid, *some, "--set", f"training.rounds={rounds + 1}")[0].exit_code == 0
+    assert run(grid, *some, "--set", f"training.rounds={rounds + 2}")[0].exit_code == 0  # goes on
+    assert len((out / "fedavg-s0" / "metrics.jsonl").read_text().splitlines()) == rounds + 2
+    before = (out / "fedavg-s0" / "metrics.jsonl").read_bytes()
+    result, facts = run(grid, *some, "--set", f"training.rounds={rounds + 2}", "--set", "training.learning_rate=0.3")
+    assert result.exit_code == 1
+    assert "training.learning_rate: the run has" in facts["failed"]["fedavg-s0"]
+    assert (out / "fedavg-s0" / "metrics.jsonl").read_bytes() == before
+
+
+def test_rows_are_meant_by_name_first():
+    rows = {cell.row for cell in study.cells(study.load("paper-fmnist"), ["feddual"], 1)}
+    assert rows == {"feddual"}
+    assert len({cell.row for cell in study.cells(study.load("fidelity"), ["feddual"], 1)}) > 3
 
 
 def test_held_out_rows_are_stratified_and_leave_the_clients():
