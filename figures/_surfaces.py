@@ -1,7 +1,8 @@
 """Surfaces of recorded runs, two groups of runs side by side, and how flat they are.
 
-A run's surfaces lie in its `surfaces/` folder, one for each pair of directions; the one with the most points is drawn,
-all of them are measured. Of each pair (d1, d2) through a model:
+A run's surfaces lie in its `surfaces/` folder, one for each pair of directions. Compared are those of the last round
+that all runs have: the same noise, points, images and loss. The one with the most points is drawn, all of them are
+measured. Of each pair (d1, d2) through a model:
 
     kappa    the mean of the two second differences at the innermost points
     rise_r   the mean loss on the ring of radius r, above the centre's
@@ -17,7 +18,7 @@ import pandas as pd
 
 from diagnostics.bootstrap import hierarchical
 from diagnostics.plots import surfaces as plots
-from diagnostics.results import Surface
+from diagnostics.results import Surface, load
 from feddual.run_dir import atomic_write
 from figures import _charts, _tables
 from figures._results import NOT_RUN, Drawing, Recorded, Results, seeds_text
@@ -45,23 +46,25 @@ def draw(
         dataset: For the frame.
     """
     files: list[Path] = []
-    frames, sections = [], []
+    frames, sections, captions = [], [], []
     for number, (setting, groups) in enumerate(settings.items()):
-        found = {label: _group(runs, chosen) for label, chosen in groups.items()}
-        seeds = sorted(set.intersection(*(set(group) for group in found.values())))
+        found = comparable({label: _group(runs, chosen) for label, chosen in groups.items()})
+        seeds = sorted(next(iter(found.values()))) if found else []
         if not seeds:
             blank = {"setting": setting, "dataset": dataset, "quantity": NOT_RUN}
             frames.append(pd.DataFrame([{**blank, "group": label} for label in groups]))
-            sections.append(Section(setting, ["quantity", *found, "difference"], [[NOT_RUN] * (len(found) + 2)]))
+            sections.append(Section(setting, ["quantity", *groups, "difference"], [[NOT_RUN] * (len(groups) + 2)]))
             continue
         suffix = "" if number == 0 else f"_{number + 1}"
+        drawn = {label: max(group[seeds[0]].values(), key=lambda s: s.loss.size) for label, group in found.items()}
         with matplotlib.rc_context(MATPLOTLIB):
-            files += _pictures(f"{name}{suffix}", found, seeds, out)
+            files += _pictures(f"{name}{suffix}", drawn, found, seeds, out)
+        captions += [f"Drawn, {label} ({setting}): {surface.caption()}" for label, surface in drawn.items()]
         table = flatness(found, seeds)
         frames.append(table.assign(setting=setting, dataset=dataset))
         sections.append(_section(setting, table, len(seeds)))
     frame = pd.concat(frames, ignore_index=True)
-    files += _tables.write(f"{name}_table", title, sections, NOTES, frame, out)
+    files += _tables.write(f"{name}_table", title, sections, [*NOTES, *captions], frame, out)
     return Drawing(files, frame)
 
 
@@ -82,35 +85,70 @@ def _group(runs: Results, chosen: Chosen) -> dict[int, dict[str, Surface]]:
 
 
 def _of_run(run: Recorded) -> dict[str, Surface]:
+    """The finished surfaces around a run's last model, by folder."""
     folders = sorted(path.parent for path in (run.path / "surfaces").glob("*/manifest.json"))
-    loaded = {folder.name: Surface.load(folder) for folder in folders}
-    return {name: surface for name, surface in loaded.items() if surface.complete}
+    loaded = {folder.name: load(folder) for folder in folders}
+    return {name: found for name, found in loaded.items() if isinstance(found, Surface) and is_last(found, run)}
 
 
-def _pictures(name: str, found: Mapping[str, Group], seeds: Sequence[int], out: Path) -> list[Path]:
-    largest = {}
-    for label, group in found.items():
-        largest[label] = max(group[seeds[0]].values(), key=lambda surface: surface.loss.size)
-    files = save_figure(plots.panels(largest), f"{name}_contours", out)
-    files += save_figure(plots.panels3d(largest, backend="matplotlib"), f"{name}_3d", out)
-    first, second = ([group[seed][pair] for seed in seeds for pair in sorted(group[seed])] for group in found.values())
+def is_last(surface: Surface, run: Recorded) -> bool:
+    """Whether a surface is whole and of the run's last round; a probe leaves those of earlier rounds beside it."""
+    last = run.summary["rounds"]
+    return surface.complete and surface.meta["facts"].get("round", last) == last
+
+
+def comparable(found: Mapping[str, Group]) -> dict[str, dict[int, dict[str, Surface]]]:
+    """The seeds and planes that all groups have, by the folder's name in the first; nothing if there are none."""
+    if not all(found.values()):
+        return {}
+    seeds = sorted(set.intersection(*(set(group) for group in found.values())))
+    planes = {
+        (label, seed): {_plane(surface): surface for surface in group[seed].values()}
+        for label, group in found.items()
+        for seed in seeds
+    }
+    if not planes:
+        return {}
+    names = {_plane(surface): name for name, surface in next(iter(found.values()))[seeds[0]].items()}
+    shared = [plane for plane in names if all(plane in there for there in planes.values())]
+    if not shared:
+        return {}
+    return {
+        label: {seed: {names[plane]: planes[label, seed][plane] for plane in shared} for seed in seeds}
+        for label in found
+    }
+
+
+def _plane(surface: Surface) -> tuple[Any, ...]:
+    """What two surfaces share that can be compared: the noise, the points, the images, the loss."""
+    identity = surface.meta["identity"]
+    about = [str(identity.get(key)) for key in ("direction_names", "data", "loss", "bn", "two_level")]
+    return (*about, surface.alphas.tobytes(), surface.betas.tobytes())
+
+
+def _pictures(
+    name: str, drawn: Mapping[str, Surface], found: Mapping[str, Group], seeds: Sequence[int], out: Path
+) -> list[Path]:
+    files = save_figure(plots.panels(drawn), f"{name}_contours", out)
+    files += save_figure(plots.panels3d(drawn, backend="matplotlib"), f"{name}_3d", out)
+    first, second = ([surface for seed in seeds for surface in group[seed].values()] for group in found.values())
     shape = min(surface.loss.shape for surface in [*first, *second])
     pairs = [(a, b) for a, b in zip(first, second, strict=True) if a.loss.shape == b.loss.shape == shape]
     left, right = map(list, zip(*pairs, strict=True))
     one, two = found
     files += save_figure(plots.difference(left, right, (one, two)), f"{name}_difference", out)
     page = out / f"{name}_3d.html"
-    atomic_write(page, plots.panels3d(largest).to_html(include_plotlyjs="directory").encode())
+    atomic_write(page, plots.panels3d(drawn).to_html(include_plotlyjs="directory").encode())
     _charts.share_library(out)
     return [*files, page]
 
 
 def flatness(found: Mapping[str, Group], seeds: Sequence[int]) -> pd.DataFrame:
-    """Each group's quantities with intervals, and the paired differences to the first group."""
-    values = {}
-    for label, group in found.items():
-        names = sorted(set.intersection(*(set(group[seed]) for seed in seeds)))
-        values[label] = np.array([[measure(group[seed][pair]) for pair in names] for seed in seeds])
+    """Each group's quantities with intervals, and the paired differences to the first group; `found` is comparable."""
+    values = {
+        label: np.array([[measure(surface) for surface in group[seed].values()] for seed in seeds])
+        for label, group in found.items()
+    }
     base = next(iter(values))
     lines = []
     for label, array in values.items():

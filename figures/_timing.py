@@ -42,10 +42,11 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Time:
-    """Seconds, and whether they were measured in full; None when the target was not reached."""
+    """Seconds, and whether they were measured in full; None when the target was not reached, or is not known to be."""
 
     seconds: float | None
     measured: bool = True
+    known: bool = True
 
 
 def seconds_per_round(run: Recorded, key: str = "seconds") -> float:
@@ -72,7 +73,9 @@ def to_target(run: Recorded, full: Sequence[Recorded]) -> Time:
     if run.summary["rounds_to_target"] is not None or len(run.timings) == paper_rounds(run.dataset):
         return Time(run.summary["seconds_to_target"])
     same = next((other for other in full if other.seed == run.seed), None)
-    rounds = same.summary["rounds_to_target"] if same else None
+    if same is None:
+        return Time(None, measured=False, known=False)
+    rounds = same.summary["rounds_to_target"]
     return Time(seconds_per_round(run) * rounds if rounds else None, measured=False)
 
 
@@ -105,7 +108,7 @@ def _cell(runs: Results, setting: Setting, row: str, measure: Any, paper: Any) -
         "dataset": setting.dataset,
         "plain": setting.plain,
         "row": row,
-        "run": bool(found),
+        "run": bool(found) and time.known,
         "rounds": len(found[0].timings) if found else 0,
         "seconds": seconds,
         "measured": time.measured,

@@ -84,13 +84,14 @@ def _section(title: str, cells: Sequence[dict[str, Any]]) -> Section:
     lines = []
     for cell in cells:
         paper, ours = cell["paper_derived"], cell["rounds"]
+        gap = ours - paper
         lines.append(
             [
                 LOOKS[cell["row"]].label,
                 _text(cell, "rounds", "reached"),
                 _text(cell, "rounds_mean5", "reached_mean5"),
                 "–" if np.isnan(paper) else f"{paper:g}",
-                "–" if np.isnan(paper) or np.isnan(ours) else signed(ours - paper, 0),
+                "–" if np.isnan(gap) else signed(gap, 0 if gap == int(gap) else 1),
             ]
         )
     return Section(title, ["algorithm", "first round", "mean of 5 rounds", "paper, derived", "difference"], lines)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -389,11 +390,14 @@ def quadratic_run(path, algorithm, partition, seed, steepness):
     a, b = np.meshgrid(alphas, alphas)
     for pair in (0, 1):
         loss = 0.3 + (steepness + 0.1 * pair) * (2 * a**2 + 3 * b**2)
-        facts = {"loss": 0.3, "accuracy": 0.5, "gradient_norm": 0.0, "images": 10}
+        facts = {"loss": 0.3, "accuracy": 0.5, "gradient_norm": 0.0, "images": 10, "round": 1}
+        facts |= {"algorithm": algorithm, "dataset": "fmnist"}
+        identity = {"kind": "surface", "direction_names": [f"index {pair}"], "loss": "crossentropy", "bn": "frozen"}
+        identity |= {"weights": "0" * 64, "data": "1" * 64}
         blank = np.zeros_like(loss)
         Surface(
             alphas, loss, blank, blank, np.zeros((*loss.shape, 0)), loss > 0, blank.astype(int),
-            {"identity": {"pair": pair}, "facts": facts}, alphas,
+            {"identity": identity, "facts": facts}, alphas,
         ).save(path / "surfaces" / f"pair-{pair}")  # fmt: skip
     run.write_config(config.resolve("paper-fmnist", values).to_yaml())
 
@@ -413,3 +417,28 @@ def test_flatness_of_known_surfaces(tmp_path):
     )  # the ring has the width of a step
     assert frame.loc[("rise_1", "FedAvg, non-IID"), "mean"] == pytest.approx(2.5 * 3.05, rel=0.05)
     assert set(frame["pairs"]) == {2}
+    assert "Drawn, FedAvg, IID (LeNet, Fashion-MNIST): Loss over" in (tmp_path / "out/fig1_table.md").read_text()
+
+
+def test_only_surfaces_of_the_same_plane_are_compared(tmp_path):
+    """Another round's, another extent's and another noise's surfaces lie beside them, under names that sort anyhow."""
+    for label, partition in (("iid", {"partition.name": "iid"}), ("skewed", {})):
+        quadratic_run(tmp_path / f"runs/{label}", "fedavg", partition, 0, 1.0)
+    before = figures.draw("fig1", tmp_path / "runs", tmp_path / "out").frame
+    surfaces = tmp_path / "runs/iid/surfaces"
+    base = Surface.load(surfaces / "pair-0")
+    for name, identity, facts, scale in (
+        ("round-00000", {}, {"round": 0}, 1),
+        ("near", {}, {}, 0.1),
+        ("a-pair-7", {"direction_names": ["index 7"]}, {}, 1),
+    ):
+        meta = {"identity": base.meta["identity"] | identity, "facts": base.meta["facts"] | facts}
+        replace(base, alphas=base.alphas * scale, betas=base.betas * scale, loss=9 * base.loss, meta=meta).save(
+            surfaces / name
+        )
+    (surfaces / "pair-1").rename(surfaces / "renamed")
+    after = figures.draw("fig1", tmp_path / "runs", tmp_path / "out").frame
+    pd.testing.assert_frame_equal(before, after)
+    quadratic_run(tmp_path / "other/iid", "fedavg", {"partition.name": "iid"}, 0, 1.0)
+    frame = figures.draw("fig1", tmp_path / "other", tmp_path / "out").frame
+    assert set(frame["quantity"]) == {"not run"}

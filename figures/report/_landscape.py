@@ -97,31 +97,17 @@ def flatness(story: Story) -> Section:
 
 
 def comparable(story: Story) -> tuple[list[str], dict[str, dict[int, dict[str, Surface]]]]:
-    """Complete surfaces on one grid, of the directions and seeds that all groups have: by label, seed and direction."""
+    """Names and surfaces of the planes and seeds that all groups with finished surfaces have: by label, seed, name."""
     found: dict[str, dict[int, dict[str, Surface]]] = {}
     for group in story.groups:
-        for seed, several in story.surfaces.get(group.key, {}).items():
-            complete = {name: surface for name, surface in several.items() if surface.complete}
-            if complete:
-                found.setdefault(group.label, {})[seed] = complete
-    if not found:
-        return [], {}
-    seeds = set.intersection(*(set(by_seed) for by_seed in found.values()))
-    every = [by_seed[seed] for by_seed in found.values() for seed in seeds]
-    names = sorted(set.intersection(*map(set, every))) if every else []
-    if names:
-        grid = max((every[0][name] for name in names), key=lambda surface: surface.loss.size)
-        names = [name for name in names if all(_same_grid(grid, several[name]) for several in every)]
-    if not names:
-        return [], {}
-    return names, {
-        label: {seed: {name: by_seed[seed][name] for name in names} for seed in sorted(seeds)}
-        for label, by_seed in found.items()
-    }
-
-
-def _same_grid(one: Surface, other: Surface) -> bool:
-    return np.array_equal(one.alphas, other.alphas) and np.array_equal(one.betas, other.betas)
+        for run in group.runs:
+            several = story.surfaces.get(group.key, {}).get(run.seed, {})
+            last = {name: surface for name, surface in several.items() if _surfaces.is_last(surface, run)}
+            if last:
+                found.setdefault(group.label, {})[run.seed] = last
+    shared = _surfaces.comparable(found) if found else {}
+    names = list(next(iter(next(iter(shared.values())).values()))) if shared else []
+    return names, shared
 
 
 def _interval(row: Mapping[Any, Any], middle: str, low: str, high: str) -> str:
