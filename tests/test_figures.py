@@ -442,3 +442,20 @@ def test_only_surfaces_of_the_same_plane_are_compared(tmp_path):
     quadratic_run(tmp_path / "other/iid", "fedavg", {"partition.name": "iid"}, 0, 1.0)
     frame = figures.draw("fig1", tmp_path / "other", tmp_path / "out").frame
     assert set(frame["quantity"]) == {"not run"}
+
+
+# --- what is recorded
+
+SLOW_TO_DRAW = ("fig1", "fig2", "fig6")
+DRAWN = sorted({path.stem.split("_")[0] for path in figures.GALLERY.glob("*.csv")})
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW_TO_DRAW else ()) for name in DRAWN]
+)
+def test_the_gallery_is_drawn_from_the_results(name, tmp_path):
+    files = [path for path in figures.draw(name, figures.RESULTS, tmp_path).files if path.suffix == ".csv"]
+    assert files
+    for path in files:
+        drawn, kept = pd.read_csv(path), pd.read_csv(figures.GALLERY / path.name)
+        pd.testing.assert_frame_equal(drawn, kept, rtol=1e-4, obj=f"{path.name}; python -m figures {name} draws it")
