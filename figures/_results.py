@@ -1,5 +1,6 @@
 """Recorded runs: found under a folder by their resolved config, never by a folder's name."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -83,6 +84,18 @@ class Tuned:
     identity: Identity
 
 
+@dataclass(frozen=True)
+class Trial:
+    """A run that was tested on held-out training data."""
+
+    name: str
+    dataset: str
+    algorithm: str
+    settings: dict[str, Any]  # in which it differs from the paper's experiment
+    rounds: int
+    accuracy: float
+
+
 class Results:
     """All runs under a folder.
 
@@ -139,6 +152,21 @@ class Results:
                 name = str(experiment["dataset"].get("name"))
                 found.append(Tuned(row, name, entry["settings"], _rows.identity(experiment)))
         return found
+
+    @cached_property
+    def trials(self) -> list[Trial]:
+        """The finished trials under the folder: runs, and the lines of tuning.json files."""
+        found = {
+            run.path.name: {"settings": _rows.differences(run.config), **run.summary}
+            for run in self.runs
+            if run.config["evaluation"].get("held_out")
+        }
+        for path in sorted(self.root.rglob("tuning.json")):
+            found |= {f"{path.parent.name}/{name}": line for name, line in json.loads(path.read_text()).items()}
+        return [
+            Trial(name, line["dataset"], line["algorithm"], line["settings"], line["rounds"], line["accuracy"])
+            for name, line in found.items()
+        ]
 
     def _read(self, path: Path) -> Recorded:
         values = _yaml(path / "config.yaml")

@@ -4,7 +4,7 @@ First with the paper's protocol (Adam 1e-3 for all), then with the settings that
 held-out training data. The paper's value and the difference stand beside ours.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from figures._results import Drawing, Recorded, Results, accuracy, accuracy_text
 from figures._rows import ALGORITHMS, DATASETS, VARIANTS
 from figures._style import LOOKS
 from figures._tables import Section, Strong
+from figures.tuning_table import text
 
 TITLE = "Table 1: test accuracy (%), 100 clients, 10 per round, α = 0.01"
 NOTES = (
@@ -37,7 +38,7 @@ def draw(runs: Results, out: Path) -> Drawing:
     }
     for cell in blocks["tuned"]:
         entry = chosen.get((cell["dataset"], cell["row"]))
-        cell["settings"] = _settings(entry.settings) if entry else ""
+        cell["settings"] = text(entry.settings) if entry else ""
     sections = [
         section("Adam, learning rate 1e-3, for all", blocks["paper"]),
         section("FedDUAL read in other ways, and its controls (Adam 1e-3)", blocks["variant"], with_paper=False),
@@ -87,10 +88,3 @@ def section(title: str, cells: Sequence[dict[str, Any]], with_paper: bool = True
 
 def _counts(cell: dict[str, Any]) -> bool:
     return cell["seeds"] > cell["diverged"]
-
-
-def _settings(settings: dict[str, Any]) -> str:
-    named: Iterable[tuple[str, Any]] = (
-        (key.rpartition(".")[2].replace("_", " "), value) for key, value in settings.items()
-    )
-    return ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in named)

@@ -301,6 +301,7 @@ def test_collect_keeps_what_figures_need_and_little_else(studies, slim):
         assert sum(file.stat().st_size for file in small.path.iterdir()) < 50_000
     trials = json.loads((slim / "a-cifar10" / "tuning.json").read_text())
     assert trials["one"]["rounds"] == 5
+    assert trials["one"]["settings"] == {}
     assert not (slim / "a-cifar10" / "tuning").exists()
     assert (slim / "a-cifar10" / "tuned.yaml").read_bytes() == (studies / "a-cifar10" / "tuned.yaml").read_bytes()
 
@@ -442,6 +443,36 @@ def test_only_surfaces_of_the_same_plane_are_compared(tmp_path):
     quadratic_run(tmp_path / "other/iid", "fedavg", {"partition.name": "iid"}, 0, 1.0)
     frame = figures.draw("fig1", tmp_path / "other", tmp_path / "out").frame
     assert set(frame["quantity"]) == {"not run"}
+
+
+# --- trials
+
+
+def test_the_setting_for_all_data_sets_has_the_best_mean_gain(tmp_path):
+    """Candidate a gains 2 and 0 points over FedAvg's default, b 3 and -2; c was tried on one data set only."""
+
+    def line(dataset, algorithm, accuracy, **settings):
+        return {
+            "dataset": dataset, "algorithm": algorithm, "accuracy": accuracy, "rounds": 4,
+            "settings": {f"algorithm.{key}": value for key, value in settings.items()},
+        }  # fmt: skip
+
+    lines = [
+        line("cifar10", "fedavg", 0.50), line("cifar10", "fedavg", 0.58, x=1), line("cifar100", "fedavg", 0.30),
+        line("cifar10", "feddual", 0.52, x="a"), line("cifar100", "feddual", 0.30, x="a"),
+        line("cifar10", "feddual", 0.53, x="b"), line("cifar100", "feddual", 0.28, x="b"),
+        line("cifar10", "feddual", 0.99, x="c"),
+    ]  # fmt: skip
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "tuning.json").write_text(json.dumps(dict(enumerate(lines))))
+    frame = figures.draw("tuning", tmp_path / "runs", tmp_path / "out").frame
+    joint = frame[frame["row"] == "feddual"].set_index(["settings", "dataset"])["joint_gain"]
+    assert joint["x a", "cifar10"] == pytest.approx(1)
+    assert joint["x b", "cifar100"] == pytest.approx(0.5)
+    assert np.isnan(joint["x c", "cifar10"])
+    page = (tmp_path / "out" / "tuning_table.md").read_text()
+    assert "| **x a** | 52.00 (+2.00) | 30.00 (+0.00) | not run | +1.00 |" in page
+    assert "| FedAvg | 58.00 | x 1 | 2 | 30.00 | defaults | 1 | not run | – | – |" in page
 
 
 # --- what is recorded
