@@ -19,26 +19,29 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 NUMBER = re.compile(r"([-−]?\d[\d,]*(?:\.\d+)?)([^\d<]{0,4}<!--([\w./-]+)\|([^>]*?)-->)")
 TABLE = re.compile(r"(<!--begin ([\w./-]+)-->\n).*?(<!--end-->)", re.DOTALL)
-SHORT = {"fig2": ("figures/gallery/fig2_ratios.csv", ("model", "definition", "layer"), "normalisation=rms")}
+SHORT = {  # file, the columns that are named, and others that are fixed
+    "fig1": ("figures/gallery/fig1_table.csv", ("quantity", "group"), {}),
+    "fig2": ("figures/gallery/fig2_ratios.csv", ("model", "definition", "layer"), {"normalisation": "rms"}),
+    "fig6": ("figures/gallery/fig6_table.csv", ("setting", "quantity", "group"), {}),
+}
 
 
 def value_of(file: str, query: str) -> float:
     """The recorded number that a comment means."""
-    if file in SHORT:
-        file, keys, rest = SHORT[file]
-        places, column = query.split("|")
-        pairs = zip(keys, places.split("/"), strict=True)
-        query = ",".join([*(f"{key}={place}" for key, place in pairs), rest]) + f"|{column}"
-    path = ROOT / file
+    path = ROOT / SHORT[file][0] if file in SHORT else ROOT / file
     if path.suffix == ".json":
         value = json.loads(path.read_text(encoding="utf-8"))
         for key in query.split("."):
             value = value[key]
         return float(value)
     where, column = query.split("|")
+    if file in SHORT:
+        _, keys, fixed = SHORT[file]
+        conditions = dict(zip(keys, where.split("/"), strict=True)) | fixed
+    else:
+        conditions = dict(condition.split("=", 1) for condition in where.split(","))
     frame = pd.read_csv(path)
-    for condition in where.split(","):
-        key, _, wanted = condition.partition("=")
+    for key, wanted in conditions.items():
         frame = frame[frame[key].astype(str) == wanted]
     if len(frame) != 1:
         raise LookupError(f"{file}: {query} means {len(frame)} rows")
