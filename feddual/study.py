@@ -367,7 +367,8 @@ def table(names: Iterable[str], out: Path) -> list[dict[str, Any]]:
     lines = []
     for name, several in groups.items():
         accuracy = [facts["accuracy"] for facts in several]
-        reached = [facts["rounds_to_target"] for facts in several if facts["rounds_to_target"] is not None]
+        rounds = [np.inf if facts["rounds_to_target"] is None else facts["rounds_to_target"] for facts in several]
+        middle = float(np.median(rounds))  # a seed that never gets there counts as later than all that do
         lines.append(
             {
                 "row": name,
@@ -375,7 +376,7 @@ def table(names: Iterable[str], out: Path) -> list[dict[str, Any]]:
                 "accuracy": float(np.mean(accuracy)),
                 "std": float(np.std(accuracy, ddof=1)) if len(several) > 1 else None,
                 "final": float(np.mean([facts["final"] for facts in several])),
-                "rounds_to_target": float(np.median(reached)) if len(reached) == len(several) else None,
+                "rounds_to_target": middle if np.isfinite(middle) else None,
                 "diverged": sum(facts["diverged"] for facts in several),
             }
         )

@@ -45,7 +45,8 @@ class StudyRuns:
     @cached_property
     def _cells(self) -> list[str]:
         there = {path.name for path in self.path.iterdir() if RunDir(path).exists}
-        order = {row: place for place, row in enumerate(self.study.rows)}
+        groups = dict.fromkeys(studies.group(cell.name) for cell in studies.cells(self.study, seeds=1))
+        order = {name: place for place, name in enumerate(groups)}
         return sorted(there, key=lambda cell: (order.get(studies.group(cell), len(order)), cell))
 
     def __repr__(self) -> str:
