@@ -29,10 +29,12 @@ class Measured:
     meta: dict[str, Any] = field(repr=False)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write to a folder: new, or one that holds the same measurement."""
+        """Write to a folder: new, or one that holds the same measurement and no point that this one lacks."""
         folder = store.Folder(Path(path))
-        folder.check(self.meta["identity"])
+        folder.check(self.meta["identity"])  # a folder of something else is not even locked
         with folder.locked():
+            if folder.check(self.meta["identity"]) and (load(folder.path).computed & ~self.computed).any():
+                raise UserError(f"{path}: holds points that are not computed here; nothing was changed")
             folder.finish(self.meta, self._arrays())
         return folder.path
 

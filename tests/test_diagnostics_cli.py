@@ -55,6 +55,33 @@ def test_surface_then_export(run, tmp_path):
     assert Surface.load(folder).loss.shape == (5, 7)
 
 
+def test_a_refused_call_leaves_nothing_behind(run, tmp_path):
+    out = tmp_path / "s"
+    refused = call("surface", run / "even", "--executor", "ray", "--workers", 2, "--out", out, code=2)
+    assert "executor: 'ray' is unknown; allowed: inline, processes" in refused.stderr
+    assert not out.exists()
+    out.write_text("dear")
+    for command in (("surface", run / "even"), ("compare", run / "even", run / "skewed")):
+        assert "is a file" in call(*command, "--out", out, "--grid", 3, "--images", 50, code=2).stderr
+    assert out.read_text() == "dear"
+
+
+def test_a_preview_comes_after_a_twentieth(run, tmp_path, monkeypatch):
+    from diagnostics.plots import surfaces as plots
+
+    shown, original = [], plots.plot
+    monkeypatch.setattr(plots, "plot", lambda surface, **options: shown.append(surface) or original(surface, **options))
+    saved = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, path, **_: saved.append(path.name))
+    result = call("surface", run / "even", "--grid", 21, "--images", 50, "--engine", "plain", "--out", tmp_path / "s")
+    preview, whole = shown
+    assert 0.05 < preview.computed.mean() < 0.08  # 25 points, in chunks of 16
+    assert preview.preview().loss.shape == (5, 5)
+    assert whole.complete
+    assert saved == ["preview.png", "surface.png"]
+    assert "preview.png" in result.stderr
+
+
 def test_a_run_and_its_model_have_the_same_surface(run):
     from diagnostics.samples import of_run
     from diagnostics.surface import loss_surface
@@ -150,6 +177,7 @@ def test_probe_writes_surfaces_and_changes_nothing(tmp_path):
     folders = sorted(path.name for path in (tmp_path / "probed" / "surfaces").iterdir())
     assert folders == ["round-00002"]
     surface = Surface.load(tmp_path / "probed" / "surfaces" / "round-00002")
+    assert surface.meta["facts"]["probe"] == "loss-surface"  # so that a resumed run knows its own
     from diagnostics.surface import loss_surface
 
     later = loss_surface(probed, round=2, grid=3, images=50, progress=False)
@@ -166,8 +194,14 @@ def test_probe_writes_surfaces_and_changes_nothing(tmp_path):
 def test_probe_forgets_what_will_be_trained_again(tmp_path):
     from types import SimpleNamespace
 
-    for number in (10, 20, 30):
-        (tmp_path / "surfaces" / f"round-{number:05d}").mkdir(parents=True)
+    made = {"round-00010": "loss-surface", "round-00020": "loss-surface", "round-00030": "loss-surface"}
+    users = {"round-00040": None, "round-30": None, "round-best": None, "round-30-near": None}
+    for name, probe in (made | users).items():
+        (tmp_path / "surfaces" / name).mkdir(parents=True)
+        manifest = {"identity": {}, "facts": {"probe": probe} if probe else {}}
+        (tmp_path / "surfaces" / name / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "surfaces" / "round-00050").mkdir()  # not even a surface
     host = SimpleNamespace(path=tmp_path / "probes" / "loss-surface", round_index=20)
     LossSurfaceProbe().start(host)
-    assert sorted(path.name for path in (tmp_path / "surfaces").iterdir()) == ["round-00010", "round-00020"]
+    kept = {path.name for path in (tmp_path / "surfaces").iterdir()}
+    assert kept == {"round-00010", "round-00020", "round-00050", *users}
