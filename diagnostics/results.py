@@ -48,7 +48,7 @@ class Measured:
 
     def caption(self) -> str:
         """The facts in a sentence or two."""
-        from diagnostics.plots.surfaces import caption
+        from diagnostics.plots.captions import caption
 
         return caption(self)
 
@@ -128,9 +128,9 @@ class Lines(Measured):
 
     def plot(self, **options: Any) -> Any:
         """Mean, median and the band of 10 to 90 % over directions (matplotlib)."""
-        from diagnostics.plots import surfaces
+        from diagnostics.plots.lines import plot_lines
 
-        return surfaces.plot_lines(self, **options)
+        return plot_lines(self, **options)
 
     def __repr__(self) -> str:
         return f"Lines({len(self.loss)} directions x {len(self.alphas)} points)"

@@ -55,8 +55,7 @@ class Folder:
         Raises:
             UserError: If the folder holds something else.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"out: {self.path} is a file; a folder is needed")
+        self._refuse_file()
         if not self.path.exists() or all(_passing(file.name) for file in self.path.iterdir()):
             return None
         manifest = read_manifest(self.path)
@@ -66,9 +65,14 @@ class Folder:
         refuse_other(self.path, "measurement", manifest["identity"], asked)
         return manifest
 
+    def _refuse_file(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"out: {self.path} is a file; a folder is needed")
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep a second process out."""
+        self._refuse_file()
         created = not self.path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)

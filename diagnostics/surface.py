@@ -344,8 +344,8 @@ def versions() -> dict[str, Any]:
 
 def _check_importable(model: Any, loss: Loss) -> None:
     """Workers are fresh interpreters: they find layers and functions by module and name, or not at all."""
-    kinds = [type(layer) for layer in (model, *model._flatten_layers())]
-    for one in (*kinds, loss if hasattr(loss, "__qualname__") else type(loss)):
+    used: list[Any] = [type(layer) for layer in (model, *model._flatten_layers())]
+    for one in (*used, loss if hasattr(loss, "__qualname__") else type(loss)):
         if one.__module__ == "__main__" or "<locals>" in one.__qualname__:
             raise UserError(
                 f"workers: model and loss cannot be sent to other processes ({one.__qualname__} is defined in a "

@@ -38,7 +38,7 @@ def test_surface_then_export(run, tmp_path):
     surface = Surface.load(folder)
     assert surface.loss.shape == (5, 7)
     assert {path.name for path in folder.iterdir()} == {
-        "manifest.json", "surface.npz", "surface.png", "surface.html"
+        "manifest.json", "surface.npz", "surface.png", "surface.txt", "surface.html"
     }  # fmt: skip
     assert surface.meta["facts"]["round"] == 3
     model = feddual.open(run / "even").model()
@@ -47,6 +47,7 @@ def test_surface_then_export(run, tmp_path):
     assert model.count_params() == surface.meta["facts"]["parameters"]
     again = call("surface", run / "even", "--grid", "7x5", "--images", "100")  # finished: only reads
     assert "Loss over a plane of 7 × 5 points" in again.stdout
+    assert (folder / "surface.txt").read_text() == surface.caption() + "\n"
     for to in ("vtp", "obj", "h5", "csv", "html"):
         written = json.loads(call("export", folder, "--to", to, "--out", tmp_path / f"s.{to}", "--json").stdout)
         assert written == [str(tmp_path / f"s.{to}")]
@@ -125,9 +126,18 @@ def test_compare(run, tmp_path):
     assert {row["quantity"] for row in facts["differences"]} == {"kappa", "r_tau", "rise_1", "rise_0.5", "rise_0.25"}
     for name in ("surfaces.png", "difference-skewed.png", "profiles.png", "values.csv", "comparison.json"):
         assert (out / name).stat().st_size > 500, name
+    for name in ("surfaces", "surfaces3d", "difference-skewed", "profiles"):
+        text = (out / f"{name}.txt").read_text()
+        assert "even" in text, name
+        assert "mean of 60 training samples" in text, name
     shown = call("compare", run / "even", run / "skewed", "--directions", 2, "--images", 60, "--grid", 3, "--out", out)
     assert "r_tau" in shown.stdout
     assert "say nothing about training" in shown.stdout
+    assert "L(0)" in shown.stdout
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    other = call("compare", run / "skewed", run / "even", "--directions", 2, "--images", 60, "--out", out, code=2)
+    assert "holds another comparison" in other.stderr
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
 def test_help_teaches():
