@@ -15,22 +15,23 @@ logits. A small number is a flat model, not a better one.
 
 import itertools
 import json
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from diagnostics import samples
+from diagnostics import matching, store
 from diagnostics.bootstrap import hierarchical
+from diagnostics.directions import Norm
+from diagnostics.objective import BatchNorm, Loss
 from diagnostics.results import Lines, Surface
 from diagnostics.surface import loss_lines, loss_surface
-from feddual.api import Run
 from feddual.errors import UserError
-from feddual.run_dir import RunDir, atomic_write
-from feddual.weights import Layout, fingerprint, frozen_weights, read
+from feddual.run_dir import atomic_write
+from feddual.weights import fingerprint, read
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,6 +41,7 @@ RADII = tuple(np.round(np.linspace(0, 1, 11), 10).tolist())
 RISES = (1.0, 0.5, 0.25)
 TAU = 0.1
 QUANTITIES = ("kappa", "r_tau", *(f"rise_{r:g}" for r in RISES))
+FILE = "comparison.json"
 
 
 @dataclass
@@ -53,17 +55,23 @@ class Comparison:
     lines: dict[tuple[str, str, int], Lines]  # by match, model, place of the seed
     surfaces: dict[str, Surface]  # of the first seed, at the first match
     settings: dict[str, Any]
+    identity: dict[str, Any]  # all that determines the numbers: settings, hashes of weights and samples
 
     def save(self, path: Path) -> Path:
-        """CSV files and one JSON with everything."""
+        """CSV files and one JSON with everything, in a folder that is new or holds the same comparison."""
+        with store.Folder(path).locked():
+            _check(path, self.identity)
+            self._write(path)
+        return path
+
+    def _write(self, path: Path) -> None:
         tables = {name: getattr(self, name) for name in ("values", "profiles", "summary", "differences")}
         for name, table in tables.items():
             atomic_write(path / f"{name}.csv", table.to_csv(index=False).encode())
-        whole = {"settings": self.settings} | {
+        whole = {"settings": self.settings, "identity": self.identity} | {
             name: json.loads(table.to_json(orient="records", double_precision=15)) for name, table in tables.items()
         }
-        atomic_write(path / "comparison.json", (json.dumps(whole, indent=1) + "\n").encode())
-        return path
+        atomic_write(path / FILE, (json.dumps(whole, indent=1) + "\n").encode())
 
     def _repr_html_(self) -> str:
         return self.summary.to_html(index=False) + self.differences.to_html(index=False)
@@ -82,6 +90,10 @@ def compare_models(
     seed: int = 0,
     grid: int | str | None = 25,
     tau: float = TAU,
+    norm: Norm = "filter",
+    bn: BatchNorm = "frozen",
+    loss: Loss = None,
+    batch_size: int = 500,
     out: str | Path | None = None,
     workers: int = 1,
     executor: str = "processes",
@@ -97,19 +109,21 @@ def compare_models(
         directions: How many random directions; five or more.
         matches: Of runs: `round` (the largest round all have kept) and `loss` (of each the kept checkpoint whose loss
             on the samples is nearest to the largest of the runs' last ones).
-        logit_norm: Also with each sample's logits normalised, which takes confidence out.
+        logit_norm: Also with each sample's logits normalised, which takes confidence out; only with cross-entropy.
         images: Samples.
         split: Of runs: train or test.
         seed: Of directions and samples.
         grid: Points of one surface per model, for the picture; None for none.
         tau: Of the flatness radius.
-        out: A folder for tables and measurements; the same call continues.
+        norm: Of the directions: filter, layer or model.
+        bn: Moving statistics: frozen or recalibrate; see `loss_surface`.
+        loss: None for cross-entropy from logits, `mse`, or a function; see `loss_surface`.
+        batch_size: Samples at a time.
+        out: A folder for tables and measurements; the same call continues, another comparison is refused.
         workers: Processes.
         executor: What runs them.
         progress: Show bars.
     """
-    import pandas as pd
-
     if len(models) < 2:
         raise UserError(f"compare: at least two models are needed, got {len(models)}")
     if directions < 2:
@@ -118,102 +132,82 @@ def compare_models(
     counts = {len(group) for group in groups.values()}
     if len(counts) > 1 or 0 in counts:
         raise UserError(f"compare: as many training seeds of each are needed, got {[len(g) for g in groups.values()]}")
-    folder = None if out is None else Path(out)
-    cases = _cases(groups, x, y, matches, images, split, seed)
-    common: dict[str, Any] = {"seed": seed, "workers": workers, "executor": executor, "progress": progress}
-    alphas = sorted({sign * r for r in (*RADII, STEP, *RISES) for sign in (1, -1)})
-    rows, lines, surfaces = [], {}, {}
-    for match, name, place, chosen in cases:
-        for variant in ("plain", "logit-normalised") if logit_norm else ("plain",):
-            target = None if folder is None else folder / "lines" / f"{match}-{variant}" / f"{name}-{place}"
-            bundle = loss_lines(
-                chosen, count=directions, alphas=alphas, logit_norm=variant != "plain", out=target, **common
-            )
-            if variant == "plain":
-                lines[match, name, place] = bundle
-            rows += _rows(bundle, tau, {"match": match, "variant": variant, "model": name, "seed": place})
-        if grid is not None and place == 0 and match == cases[0][0]:
-            target = None if folder is None else folder / "surfaces" / name
-            surfaces[name] = loss_surface(chosen, grid=grid, out=target, **common)
-    values = pd.DataFrame(rows)
+    evaluation = {"bn": bn, "loss": loss, "batch_size": batch_size}
+    cases = matching.cases(groups, x, y, matches, images, split, seed, evaluation)
     settings = {
         "models": {name: len(group) for name, group in groups.items()},
         "directions": directions, "images": images, "split": split, "seed": seed, "tau": tau, "step": STEP,
+        "norm": norm, "bn": bn, "batch_size": batch_size, "logit_norm": logit_norm, "grid": grid,
+        "loss": loss if loss is None or isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__),
     }  # fmt: skip
-    made = Comparison(values, profiles(lines), summarise(values), paired_differences(values), lines, surfaces, settings)
-    if folder is not None:
-        made.save(folder)
+    weights = {
+        f"{match}, {name}, {place}": fingerprint(read(one.model) if one.weights is None else one.weights)
+        for match, name, place, one in cases
+    }
+    identity = settings | {"weights": weights, "data": sorted({fingerprint(one.x, one.y) for *_, one in cases})}
+    options = evaluation | {
+        "norm": norm, "seed": seed, "workers": workers, "executor": executor, "progress": progress
+    }  # fmt: skip
+    variants = ("plain", "logit-normalised") if logit_norm else ("plain",)
+    folder = None if out is None else store.Folder(Path(out))
+    with folder.locked() if folder is not None else nullcontext():
+        if folder is not None:
+            _check(folder.path, identity)
+        lines, surfaces = _measured(cases, folder and folder.path, directions, variants, grid, options)
+        made = _tables(lines, surfaces, settings, identity)
+        if folder is not None:
+            made._write(folder.path)
     return made
 
 
-# --- which weights --------------------------------------------------------------------------------------------------
+def _check(path: Path, identity: Mapping[str, Any]) -> None:
+    """Refuse a folder that holds another comparison."""
+    try:
+        found = json.loads((path / FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path / FILE}: not readable ({error}); choose another folder") from error
+    store.refuse_other(path, "comparison", found.get("identity", {}), identity)
 
 
-def _cases(
-    groups: Mapping[str, list[Any]], x: Any, y: Any, matches: Sequence[str], images: int | None, split: str, seed: int
-) -> list[tuple[str, str, int, samples.Samples]]:
-    """(match, model, place of the seed, samples) of all that is measured."""
-    everything = [item for group in groups.values() for item in group]
-    if not all(isinstance(item, (str, Path, Run)) for item in everything):
-        return [
-            ("given", name, place, samples.resolve(item, x, y, None, split, images, seed))
-            for name, group in groups.items()
-            for place, item in enumerate(group)
-        ]
-    unknown = set(matches) - {"round", "loss"}
-    if unknown or not matches:
-        raise UserError(f"matches: expected round, loss or both, got {list(matches)}")
-    runs = {
-        (name, place): item if isinstance(item, Run) else Run(item)
-        for name, group in groups.items()
-        for place, item in enumerate(group)
-    }
-    base = _shared({key: samples.of_run(run, None, split, images, seed) for key, run in runs.items()})
-    found = []
-    for match in matches:
-        rounds = _same_round(runs) if match == "round" else _same_loss(runs, base)
-        for (name, place), run in runs.items():
-            checkpoint = RunDir(run.path).read_checkpoint(rounds[name, place])
-            chosen = base[name, place]
-            facts = chosen.facts | {"round": checkpoint.round_index, "match": match}
-            found.append((match, name, place, replace(chosen, facts=facts, weights=checkpoint.weights)))
-    return found
+def _measured(
+    cases: Sequence[tuple[str, str, int, Any]],
+    folder: Path | None,
+    directions: int,
+    variants: Sequence[str],
+    grid: int | str | None,
+    options: dict[str, Any],
+) -> tuple[dict[tuple[str, str, str, int], Lines], dict[str, Surface]]:
+    """Lines by match, variant, model and place of the seed; surfaces by model."""
+    alphas = sorted({sign * r for r in (*RADII, STEP, *RISES) for sign in (1, -1)})
+    lines, surfaces = {}, {}
+    for match, name, place, chosen in cases:
+        for variant in variants:
+            target = folder and folder / "lines" / f"{match}-{variant}" / f"{name}-{place}"
+            lines[match, variant, name, place] = loss_lines(
+                chosen, count=directions, alphas=alphas, logit_norm=variant != "plain", out=target, **options
+            )
+        if grid is not None and place == 0 and match == cases[0][0]:
+            surfaces[name] = loss_surface(chosen, grid=grid, out=folder and folder / "surfaces" / name, **options)
+    return lines, surfaces
 
 
-def _shared(several: dict[Any, samples.Samples]) -> dict[Any, samples.Samples]:
-    """The same samples with one model where architectures and frozen weights agree: compiled once for all."""
-    first: dict[str, samples.Samples] = {}
-    for key, one in several.items():
-        what = fingerprint(one.x, one.y, *map(np.asarray, frozen_weights(one.model)))
-        shared = first.setdefault(json.dumps([what, Layout.of_model(one.model).to_list()]), one)
-        several[key] = replace(shared, facts=one.facts, weights=read(one.model))
-    return several
+def _tables(
+    lines: Mapping[tuple[str, str, str, int], Lines],
+    surfaces: dict[str, Surface],
+    settings: dict[str, Any],
+    identity: dict[str, Any],
+) -> Comparison:
+    import pandas as pd
 
-
-def _same_round(runs: Mapping[Any, Run]) -> dict[Any, int]:
-    common = set.intersection(*(set(run.checkpoints) for run in runs.values()))
-    if common:
-        return dict.fromkeys(runs, max(common))
-    last = {key: run.checkpoints[-1] for key, run in runs.items()}
-    warnings.warn(f"the runs have kept no round in common; comparing rounds {sorted(last.values())}", stacklevel=4)
-    return last
-
-
-def _same_loss(runs: Mapping[Any, Run], base: Mapping[Any, samples.Samples]) -> dict[Any, int]:
-    """Of each run the kept checkpoint whose loss is nearest to the largest of the last ones."""
-    from diagnostics.objective import Objective
-
-    losses: dict[Any, dict[int, float]] = {}
-    for key, run in runs.items():
-        one = base[key]
-        if "loss" not in one.cache:
-            one.cache["loss"] = Objective(one.model, one.x, one.y, features=one.features)
-        objective = one.cache["loss"]
-        losses[key] = {
-            kept: float(objective(RunDir(run.path).read_checkpoint(kept).weights).loss) for kept in run.checkpoints
-        }
-    target = max(by_round[max(by_round)] for by_round in losses.values())
-    return {key: min(by_round, key=lambda kept: abs(by_round[kept] - target)) for key, by_round in losses.items()}
+    rows = []
+    for (match, variant, name, place), bundle in lines.items():
+        rows += _rows(bundle, settings["tau"], {"match": match, "variant": variant, "model": name, "seed": place})
+    values = pd.DataFrame(rows)
+    plain = {(match, name, place): one for (match, variant, name, place), one in lines.items() if variant == "plain"}
+    tables = profiles(plain), summarise(values), paired_differences(values)
+    return Comparison(values, *tables, plain, surfaces, settings, identity)
 
 
 # --- numbers --------------------------------------------------------------------------------------------------------
@@ -253,12 +247,17 @@ def _rows(lines: Lines, tau: float, labels: dict[str, Any]) -> list[dict[str, An
 
 
 def profiles(lines: Mapping[tuple[str, str, int], Lines]) -> "pd.DataFrame":
-    """delta(r) over all seeds and directions of a model: mean, median, the band of 10 to 90 %, an interval."""
+    """delta(r) over all seeds and directions of a model: mean, median, the band of 10 to 90 %, an interval.
+
+    With the loss at the centre, mean over seeds, and the split of the samples, which a picture must name.
+    """
     import pandas as pd
 
     rows = []
     for match, name in dict.fromkeys((match, name) for match, name, _ in lines):
         bundles = [bundle for key, bundle in lines.items() if key[:2] == (match, name)]
+        facts = [bundle.meta["facts"] for bundle in bundles]
+        loss = float(np.mean([one["loss"] for one in facts]))
         for radius in RADII:
             rises = np.stack([symmetric_rise(bundle, radius) for bundle in bundles])
             low, high = hierarchical(rises)
@@ -266,14 +265,15 @@ def profiles(lines: Mapping[tuple[str, str, int], Lines]) -> "pd.DataFrame":
                 {
                     "match": match, "model": name, "radius": radius, "mean": rises.mean(),
                     "median": float(np.median(rises)), "p10": float(np.quantile(rises, 0.1)),
-                    "p90": float(np.quantile(rises, 0.9)), "low": low, "high": high,
+                    "p90": float(np.quantile(rises, 0.9)), "low": low, "high": high, "loss": loss,
+                    "split": facts[0].get("split"),
                 }
             )  # fmt: skip
     return pd.DataFrame(rows)
 
 
 def summarise(values: "pd.DataFrame") -> "pd.DataFrame":
-    """Each model's mean of each quantity, with its interval."""
+    """Each model's mean of each quantity, with its interval, and the loss at the model itself."""
     import pandas as pd
 
     rows = []
@@ -283,7 +283,8 @@ def summarise(values: "pd.DataFrame") -> "pd.DataFrame":
             low, high = hierarchical(table)
             rows.append(
                 {"match": match, "variant": variant, "quantity": quantity, "model": model, "mean": table.mean()}
-                | {"low": low, "high": high, "seeds": len(table), "directions": table.shape[1]}
+                | {"low": low, "high": high, "loss": part["loss"].mean()}
+                | {"seeds": len(table), "directions": table.shape[1]}
             )
     return pd.DataFrame(rows)
 
@@ -309,25 +310,3 @@ def paired_differences(values: "pd.DataFrame") -> "pd.DataFrame":
 def _table(part: "pd.DataFrame", quantity: str) -> np.ndarray:
     """Values as (seeds, directions)."""
     return part.pivot(index="seed", columns="direction", values=quantity).to_numpy(float)
-
-
-def group_runs(paths: Sequence[Path]) -> dict[str, list[Path]]:
-    """Runs that differ in their seed alone, together, ordered by seed; named by what tells the groups apart."""
-    configs = {path: Run(path).config.to_dict() for path in paths}
-    keys = {}
-    for path, config in configs.items():
-        free = ("seed", "name", "runtime", "checkpoint", "probes", "sinks")
-        keys[path] = json.dumps({key: value for key, value in config.items() if key not in free}, sort_keys=True)
-    groups: dict[str, list[Path]] = {}
-    for path in paths:
-        groups.setdefault(keys[path], []).append(path)
-    named: dict[str, list[Path]] = {}
-    for members in groups.values():
-        ordered = sorted(members, key=lambda path: configs[path]["seed"])
-        name = members[0].name
-        while name in named:
-            name += "'"
-        named[name] = ordered
-    if len(named) == 1:  # seeds of one experiment: compare them with each other
-        named = {f"{path.parent.name}/{path.name}" if paths.count(path) > 1 else path.name: [path] for path in paths}
-    return named

@@ -35,7 +35,7 @@ def export(surface: Surface, to: str, path: Path, log: bool = True, cap: float |
     else:
         scale = shared_scale([surface.loss], cap, log=log)
         points, cells = _mesh(surface, scale)
-        text = _obj(points, cells) if to == "obj" else _vtp(surface, points, cells)
+        text = _obj(points, cells) if to == "obj" else _vtp(surface, scale, points, cells)
         atomic_write(path, text.encode())
     return path
 
@@ -104,7 +104,8 @@ def _obj(points: np.ndarray, cells: np.ndarray) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _vtp(surface: Surface, points: np.ndarray, cells: np.ndarray) -> str:
+def _vtp(surface: Surface, scale: Scale, points: np.ndarray, cells: np.ndarray) -> str:
+    """Readers refuse `nan` and `inf`: such a loss lies on the scale's rim, others are 0; `computed`, `finite` tell."""
     root = ET.Element("VTKFile", type="PolyData", version="0.1", byte_order="LittleEndian")
     piece = ET.SubElement(
         ET.SubElement(root, "PolyData"), "Piece",
@@ -116,11 +117,15 @@ def _vtp(surface: Surface, points: np.ndarray, cells: np.ndarray) -> str:
         element = ET.SubElement(
             parent, "DataArray", type=kind, Name=name, NumberOfComponents=str(components), format="ascii"
         )
-        element.text = " ".join(f"{value:.9g}" for value in np.ravel(values))
+        element.text = " ".join(f"{value:.9g}" for value in np.ravel(values))  # booleans as 0 and 1
 
     data = ET.SubElement(piece, "PointData", Scalars="loss")
-    for name in ("loss", "sem", "accuracy"):
-        array(data, name, getattr(surface, name))
+    finite = np.isfinite(surface.loss)
+    array(data, "loss", np.where(finite, surface.loss, scale.clip(surface.loss)))
+    for name in ("sem", "accuracy"):
+        array(data, name, np.nan_to_num(getattr(surface, name), posinf=0.0, neginf=0.0))
+    array(data, "computed", surface.computed, "UInt8")
+    array(data, "finite", finite, "UInt8")
     array(ET.SubElement(piece, "Points"), "points", points, components=3)
     polygons = ET.SubElement(piece, "Polys")
     array(polygons, "connectivity", cells, "Int32")

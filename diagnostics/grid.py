@@ -57,14 +57,15 @@ class Grid:
         """Flat indices, level by level: a coarse grid that begins with the centre, one at half steps, the rest."""
         axes = [self.alphas] if self.betas is None else [self.betas, self.alphas]
         share = FIRST_SHARE ** (1 / len(axes))
+        numbers = [(int(share * len(values)), len(values) // 2 - 1, len(values)) for values in axes]
         centre = tuple(int(np.flatnonzero(values == 0)[0]) for values in axes)
         levels: list[np.ndarray] = []
         before = [np.array([middle]) for middle in centre]
         seen = np.zeros(self.shape, bool)
         seen[centre] = True
-        for wanted in (share, 0.5, 1.0):
+        for wanted in zip(*numbers, strict=True):
             # Each level contains the one before it along every axis, so that it is a grid of its own.
-            before = [np.union1d(old, nested(len(values), wanted)) for old, values in zip(before, axes, strict=True)]
+            before = [np.union1d(*each) for each in zip(before, map(nested, self.shape, wanted), strict=True)]
             here = np.zeros(self.shape, bool)
             here[np.ix_(*before)] = True
             levels.append(np.flatnonzero(here & ~seen))
@@ -105,11 +106,9 @@ def axis(count: int, low: float, high: float) -> np.ndarray:
     return values
 
 
-def nested(count: int, share: float) -> np.ndarray:
-    """About `share` of `count` indices, evenly spaced, with both ends and the middle."""
-    number = max(3, int(share * count))
-    number += 1 - number % 2 if share == 1 else number % 2 - 1  # odd, so that the middle is one of them
-    return np.linspace(0, count - 1, min(number, count)).round().astype(int)
+def nested(count: int, number: int) -> np.ndarray:
+    """`number` of `count` indices (one more if that is even), evenly spaced, with both ends and the middle."""
+    return np.linspace(0, count - 1, min(max(number, 3) | 1, count)).round().astype(int)
 
 
 def parse_counts(count: int | str | Sequence[int]) -> tuple[int, int]:

@@ -29,10 +29,12 @@ class Measured:
     meta: dict[str, Any] = field(repr=False)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write to a folder: new, or one that holds the same measurement."""
+        """Write to a folder: new, or one that holds the same measurement and no point that this one lacks."""
         folder = store.Folder(Path(path))
-        folder.check(self.meta["identity"])
+        folder.check(self.meta["identity"])  # a folder of something else is not even locked
         with folder.locked():
+            if folder.check(self.meta["identity"]) and (load(folder.path).computed & ~self.computed).any():
+                raise UserError(f"{path}: holds points that are not computed here; nothing was changed")
             folder.finish(self.meta, self._arrays())
         return folder.path
 
@@ -46,7 +48,7 @@ class Measured:
 
     def caption(self) -> str:
         """The facts in a sentence or two."""
-        from diagnostics.plots.surfaces import caption
+        from diagnostics.plots.captions import caption
 
         return caption(self)
 
@@ -126,9 +128,9 @@ class Lines(Measured):
 
     def plot(self, **options: Any) -> Any:
         """Mean, median and the band of 10 to 90 % over directions (matplotlib)."""
-        from diagnostics.plots import surfaces
+        from diagnostics.plots.lines import plot_lines
 
-        return surfaces.plot_lines(self, **options)
+        return plot_lines(self, **options)
 
     def __repr__(self) -> str:
         return f"Lines({len(self.loss)} directions x {len(self.alphas)} points)"

@@ -12,7 +12,7 @@ import json
 import shutil
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ class Folder:
 
     def __init__(self, path: Path):
         self.path = path
+        self._begun: Mapping[str, Any] | None = None  # a manifest to be written with the first chunk
 
     def check(self, identity: Mapping[str, Any]) -> dict[str, Any] | None:
         """The manifest found here, if it has this identity; None if the folder is new.
@@ -54,25 +55,24 @@ class Folder:
         Raises:
             UserError: If the folder holds something else.
         """
-        if not self.path.exists() or not any(file.name != ".lock" for file in self.path.iterdir()):
+        self._refuse_file()
+        if not self.path.exists() or all(_passing(file.name) for file in self.path.iterdir()):
             return None
         manifest = read_manifest(self.path)
-        found, asked = manifest["identity"], json.loads(json.dumps(identity))
-        differences = [
-            f"  {key}: it has {_brief(found.get(key))}, asked for {_brief(asked.get(key))}"
-            for key in {**found, **asked}
-            if found.get(key) != asked.get(key)
-        ]
-        if differences:
-            raise UserError(
-                f"out: {self.path} holds another measurement:\n" + "\n".join(differences) + "\n"
-                "Choose another folder; nothing was changed"
-            )
+        asked = dict(identity)
+        if (self.path / ARRAYS).exists():  # no chunks are left to be put in order
+            asked["order"] = manifest["identity"].get("order")
+        refuse_other(self.path, "measurement", manifest["identity"], asked)
         return manifest
+
+    def _refuse_file(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"out: {self.path} is a file; a folder is needed")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep a second process out."""
+        self._refuse_file()
         created = not self.path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -86,19 +86,25 @@ class Folder:
         try:
             yield
         finally:
+            with suppress(OSError):  # gone before it is free, so that nobody's next lock is deleted
+                (self.path / ".lock").unlink()
             lock.release()
-            (self.path / ".lock").unlink(missing_ok=True)
             if created and not any(self.path.iterdir()):
                 self.path.rmdir()
 
     def begin(self, manifest: Mapping[str, Any]) -> None:
-        atomic_write(self.path / MANIFEST, _json(manifest))
+        """The manifest comes with the first chunk: what fails before that has left nothing behind."""
+        self._begun = manifest
 
     def read(self, name: str) -> np.ndarray | None:
         """A finished chunk; a damaged one counts as not there."""
         return read_chunk(self.path, name)
 
     def write(self, name: str, values: np.ndarray) -> None:
+        """A chunk, whole or not at all."""
+        if self._begun is not None:
+            atomic_write(self.path / MANIFEST, _json(self._begun))
+            self._begun = None
         buffer = io.BytesIO()
         np.save(buffer, values)
         atomic_write(self.path / "chunks" / f"{name}.npy", buffer.getvalue())
@@ -138,6 +144,26 @@ def read_arrays(path: Path) -> dict[str, np.ndarray] | None:
         return None
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
         raise UserError(f"{path / ARRAYS}: damaged ({error})") from error
+
+
+def refuse_other(path: Path, what: str, found: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """Raise a UserError that says how the identity found in a folder differs from the one asked for, if it does."""
+    asked = json.loads(json.dumps(asked))
+    differences = [
+        f"  {key}: it has {_brief(found.get(key))}, asked for {_brief(asked.get(key))}"
+        for key in {**found, **asked}
+        if found.get(key) != asked.get(key)
+    ]
+    if differences:
+        raise UserError(
+            f"out: {path} holds another {what}:\n" + "\n".join(differences) + "\n"
+            "Choose another folder; nothing was changed"
+        )
+
+
+def _passing(name: str) -> bool:
+    """Whether a file is no result: a lock, or what a kill left half written."""
+    return name == ".lock" or (name.startswith(".") and name.endswith(".partial"))
 
 
 def _json(value: Any) -> bytes:

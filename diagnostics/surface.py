@@ -24,6 +24,7 @@ from diagnostics.objective import BatchNorm, Loss, Objective
 from diagnostics.progress import PointProgress
 from diagnostics.results import Lines, Plan, Surface, load
 from diagnostics.sweep import Problem, Sweep
+from feddual import executors
 from feddual.errors import UserError
 from feddual.weights import fingerprint
 
@@ -214,6 +215,10 @@ class _Measuring:
         )  # fmt: skip
         if workers < 1:
             raise UserError(f"workers: must be at least 1, got {workers}")
+        if executor not in executors.names():
+            raise UserError(f"executor: {executor!r} is unknown; allowed: {', '.join(executors.names())}")
+        if workers > 1:
+            _check_importable(self.samples.model, self.settings["loss"])
         objective = self.objective
         count = len(objective.x)
         identity = {
@@ -259,15 +264,18 @@ class _Measuring:
             **versions(),
         }
         manifest: dict[str, Any] = {"identity": identity, "facts": facts}
-        if known is not None:
-            _warn_of_versions(known["facts"], facts)
-            manifest = known
         plan = Plan(grid, len(planes), count, sweep.chunk, facts["class_counts"], two_level or 0)
         if folder is None:
             return self._fill(plan, manifest, sweep, store.Memory(), progress, on_preview)
         with folder.locked():
+            known = folder.check(identity)  # again: until now another process could write here
             if known is None:
                 folder.begin(manifest)
+            elif (found := load(folder.path)).complete:
+                return found
+            else:
+                _warn_of_versions(known["facts"], facts)
+                manifest = manifest | {"facts": known["facts"]}
             return self._fill(plan, manifest, sweep, folder, progress, on_preview)
 
     def _fill(
@@ -283,7 +291,7 @@ class _Measuring:
         coordinates = plan.grid.coordinates
         started, waiting = time.perf_counter(), on_preview is not None
         total = plan.grid.order.size * plan.planes
-        preview_after = len(plan.grid.levels[0])
+        coarse = plan.grid.levels[0]
         label = f"{manifest['identity']['kind']} of {manifest['facts'].get('source', 'the model')}"
         with PointProgress(label, total, progress) as bar:
 
@@ -291,12 +299,13 @@ class _Measuring:
                 nonlocal waiting
                 found[name] = sums
                 bar.advance(points)
-                if waiting and len(found) * plan.chunk >= preview_after and len(found) * plan.chunk < total:
-                    waiting = False
+                if waiting and len(coarse) <= len(found) * plan.chunk < total:
                     unfinished = plan.result(found, manifest)
                     assert on_preview is not None
                     assert isinstance(unfinished, Surface)
-                    on_preview(unfinished)
+                    if unfinished.computed.flat[coarse].all():  # not so when an early chunk was damaged
+                        waiting = False
+                        on_preview(unfinished)
 
             jobs = [(plane, name, coordinates(flat), count) for name, plane, flat, count in plan.chunks()]
             computed = sweep.run(jobs, target, done)
@@ -331,6 +340,17 @@ def versions() -> dict[str, Any]:
         key: environment[key]
         for key in ("feddual", "tensorflow", "keras", "numpy", "cpu_features", "threads", "onednn")
     }
+
+
+def _check_importable(model: Any, loss: Loss) -> None:
+    """Workers are fresh interpreters: they find layers and functions by module and name, or not at all."""
+    used: list[Any] = [type(layer) for layer in (model, *model._flatten_layers())]
+    for one in (*used, loss if hasattr(loss, "__qualname__") else type(loss)):
+        if one.__module__ == "__main__" or "<locals>" in one.__qualname__:
+            raise UserError(
+                f"workers: model and loss cannot be sent to other processes ({one.__qualname__} is defined in a "
+                "script, notebook or function); use workers=1, or layers and functions that are importable by name"
+            )
 
 
 def _warn_of_versions(known: dict[str, Any], now: dict[str, Any]) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 import feddual
 from diagnostics.bootstrap import hierarchical
-from diagnostics.compare import compare_models, flatness_radius, group_runs, paired_differences, symmetric_rise
+from diagnostics.compare import compare_models, flatness_radius, paired_differences, symmetric_rise
+from diagnostics.matching import group_runs
 from feddual._lazy import keras, tf
 from feddual.errors import UserError
 from tests.helpers import tiny
@@ -22,6 +23,10 @@ def quadratic(scale):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, use_bias=False)])
     model.set_weights([np.array([[1, 2], [3, 4], [5, 6]], np.float32) * np.float32(scale)])
     return model
+
+
+def squared(y, z):
+    return tf.reduce_sum(tf.square(z), 1) * 3 / 2
 
 
 def test_flatness_radius_by_hand():
@@ -62,18 +67,10 @@ def test_the_bootstrap_equals_a_slow_twin():
 
 
 def test_models_compared_on_a_case_known_by_hand():
-    import diagnostics.compare as module
-
-    squared = lambda y, z: tf.reduce_sum(tf.square(z), 1) * 3 / 2  # noqa: E731
-    original = module.loss_lines
-    module.loss_lines = lambda *args, **options: original(*args, **options, loss=squared)
-    try:
-        found = compare_models(
-            {"small": quadratic(0.1), "large": quadratic(0.2)}, X, Y, directions=3, grid=None, logit_norm=False,
-            images=None, progress=False,
-        )  # fmt: skip
-    finally:
-        module.loss_lines = original
+    found = compare_models(
+        {"small": quadratic(0.1), "large": quadratic(0.2)}, X, Y, directions=3, grid=None, logit_norm=False,
+        images=None, progress=False, loss=squared,
+    )  # fmt: skip
     summary = found.summary.set_index(["quantity", "model"])["mean"]
     assert summary["kappa", "small"] == pytest.approx(0.91, rel=1e-3)
     assert summary["kappa", "large"] == pytest.approx(3.64, rel=1e-3)
@@ -85,6 +82,49 @@ def test_models_compared_on_a_case_known_by_hand():
     assert row["excludes_zero"]
     profile = found.profiles.query("model == 'small' and radius == 1.0").iloc[0]
     assert profile["mean"] == pytest.approx(0.455, rel=1e-3)
+    assert profile["loss"] == pytest.approx(0.455, rel=1e-3)
+    assert found.summary.set_index("model").loc["large", "loss"].iloc[0] == pytest.approx(1.82, rel=1e-3)
+
+
+def test_settings_reach_lines_and_surfaces():
+    models = {"a": quadratic(0.1), "b": quadratic(0.2)}
+    found = compare_models(
+        models, X, np.zeros((3, 2)), directions=2, grid=3, logit_norm=False, images=None, progress=False, loss="mse",
+        norm="layer", bn="recalibrate", batch_size=2,
+    )  # fmt: skip
+    for one in (*found.lines.values(), *found.surfaces.values()):
+        identity = one.meta["identity"]
+        assert (identity["loss"], identity["bn"], identity["batch_size"]) == ("mse", "recalibrate", 2)
+        assert all("layer" in name for name in identity["direction_names"])
+    with pytest.raises(UserError, match="logit_norm"):
+        compare_models(models, X, np.zeros((3, 2)), loss="mse", progress=False)
+
+
+def test_another_comparison_is_not_overwritten(tmp_path):
+    options = {"directions": 2, "grid": None, "images": None, "logit_norm": False, "progress": False, "loss": squared}
+    models = {"a": quadratic(0.1), "b": quadratic(0.2)}
+    found = compare_models(models, X, Y, out=tmp_path / "cmp", **options)
+    compare_models(models, X, Y, out=tmp_path / "cmp", **options)  # the same again is fine
+    found.save(tmp_path / "cmp")
+
+    def listing():
+        return {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    before = listing()
+    for others, changed, named in (
+        ({"c": quadratic(0.3), "d": quadratic(0.4)}, {}, "models"),
+        ({"a": quadratic(0.1), "b": quadratic(0.5)}, {}, "weights"),
+        (models, {"directions": 3}, "directions"),
+        (models, {"tau": 0.2}, "tau"),
+    ):
+        with pytest.raises(UserError, match=rf"holds another comparison:\n(.*\n)*  {named}: it has"):
+            compare_models(others, X, Y, out=tmp_path / "cmp", **options | changed)
+    with pytest.raises(UserError, match="data: it has"):
+        compare_models(models, X[:2], Y[:2], out=tmp_path / "cmp", **options)
+    other = compare_models(models, X, Y, **options | {"seed": 1})
+    with pytest.raises(UserError, match="seed: it has 0, asked for 1"):
+        other.save(tmp_path / "cmp")
+    assert listing() == before
 
 
 @pytest.fixture(scope="module")
@@ -109,9 +149,39 @@ def test_runs_that_differ_in_their_seed_go_together(runs):
     assert list(group_runs(runs[:2])) == ["even-0", "even-1"]
 
 
+def test_runs_of_one_name_are_told_apart_by_their_parents(runs, tmp_path):
+    import shutil
+
+    paths = []
+    for number, source in enumerate(runs):
+        paths.append(tmp_path / f"s{number % 2}" / source.name[:-2])
+        shutil.copytree(source, paths[-1])
+    even = [tmp_path / f"s{number}" / "even" for number in (0, 1)]
+    assert group_runs(even) == {"s0-even": [even[0]], "s1-even": [even[1]]}
+    assert list(group_runs(paths)) == ["even", "skewed"]
+    both = [tmp_path / "s0" / "even", tmp_path / "other" / "even"]
+    shutil.copytree(tmp_path / "s0" / "skewed", both[1])
+    assert list(group_runs(both)) == ["s0-even", "other-even"]
+    with pytest.raises(UserError, match="given twice"):
+        group_runs([both[0], both[0]])
+
+
+def test_how_unequal_matched_losses_are_is_said(runs, monkeypatch):
+    from diagnostics import matching
+
+    def found():
+        return matching.cases({"a": [runs[0]], "b": [runs[2]]}, None, None, ("loss",), 60, "train", 0, {})
+
+    assert [match for match, *_ in found()] == ["loss", "loss"]  # within a tenth: nothing to say
+    monkeypatch.setattr(matching, "UNEQUAL", 1e-4)
+    with pytest.warns(UserWarning, match=r"differ by \d+%: a \(seed 0\) 1\.\d+, b \(seed 0\) 1\.\d+; more"):
+        found()
+
+
 def test_comparison_of_runs(runs, tmp_path):
     options = {"directions": 2, "grid": 3, "images": 100, "progress": False, "out": tmp_path / "cmp"}
-    found = compare_models(group_runs(runs), **options)
+    with pytest.warns(UserWarning, match="nearest kept checkpoints differ by"):  # one seed's model is far worse
+        found = compare_models(group_runs(runs), **options)
     assert len(found.values) == 2 * 2 * 2 * 2 * 2  # matches, variants, models, seeds, directions
     by_round = found.values.query("match == 'round'")
     assert set(by_round["round"]) == {3}
@@ -128,7 +198,8 @@ def test_comparison_of_runs(runs, tmp_path):
     whole = json.loads((tmp_path / "cmp" / "comparison.json").read_text())
     assert len(whole["differences"]) == len(found.differences) == 2 * 2 * 5
     assert (tmp_path / "cmp" / "values.csv").read_text().startswith("match,variant,model,seed")
-    again = compare_models(group_runs(runs), **options)  # from the files
+    with pytest.warns(UserWarning, match="differ by"):
+        again = compare_models(group_runs(runs), **options)  # from the files
     np.testing.assert_array_equal(again.values["kappa"], found.values["kappa"])
     np.testing.assert_allclose(
         paired_differences(found.values)["difference"], [row["difference"] for row in whole["differences"]], rtol=1e-9

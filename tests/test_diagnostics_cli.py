@@ -38,7 +38,7 @@ def test_surface_then_export(run, tmp_path):
     surface = Surface.load(folder)
     assert surface.loss.shape == (5, 7)
     assert {path.name for path in folder.iterdir()} == {
-        "manifest.json", "surface.npz", "surface.png", "surface.html"
+        "manifest.json", "surface.npz", "surface.png", "surface.txt", "surface.html"
     }  # fmt: skip
     assert surface.meta["facts"]["round"] == 3
     model = feddual.open(run / "even").model()
@@ -47,12 +47,40 @@ def test_surface_then_export(run, tmp_path):
     assert model.count_params() == surface.meta["facts"]["parameters"]
     again = call("surface", run / "even", "--grid", "7x5", "--images", "100")  # finished: only reads
     assert "Loss over a plane of 7 × 5 points" in again.stdout
+    assert (folder / "surface.txt").read_text() == surface.caption() + "\n"
     for to in ("vtp", "obj", "h5", "csv", "html"):
         written = json.loads(call("export", folder, "--to", to, "--out", tmp_path / f"s.{to}", "--json").stdout)
         assert written == [str(tmp_path / f"s.{to}")]
     other = call("surface", run / "even", "--grid", "9", "--images", "100", code=2)
     assert "holds another measurement" in other.stderr
     assert Surface.load(folder).loss.shape == (5, 7)
+
+
+def test_a_refused_call_leaves_nothing_behind(run, tmp_path):
+    out = tmp_path / "s"
+    refused = call("surface", run / "even", "--executor", "ray", "--workers", 2, "--out", out, code=2)
+    assert "executor: 'ray' is unknown; allowed: inline, processes" in refused.stderr
+    assert not out.exists()
+    out.write_text("dear")
+    for command in (("surface", run / "even"), ("compare", run / "even", run / "skewed")):
+        assert "is a file" in call(*command, "--out", out, "--grid", 3, "--images", 50, code=2).stderr
+    assert out.read_text() == "dear"
+
+
+def test_a_preview_comes_after_a_twentieth(run, tmp_path, monkeypatch):
+    from diagnostics.plots import surfaces as plots
+
+    shown, original = [], plots.plot
+    monkeypatch.setattr(plots, "plot", lambda surface, **options: shown.append(surface) or original(surface, **options))
+    saved = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, path, **_: saved.append(path.name))
+    result = call("surface", run / "even", "--grid", 21, "--images", 50, "--engine", "plain", "--out", tmp_path / "s")
+    preview, whole = shown
+    assert 0.05 < preview.computed.mean() < 0.08  # 25 points, in chunks of 16
+    assert preview.preview().loss.shape == (5, 5)
+    assert whole.complete
+    assert saved == ["preview.png", "surface.png"]
+    assert "preview.png" in result.stderr
 
 
 def test_a_run_and_its_model_have_the_same_surface(run):
@@ -98,9 +126,18 @@ def test_compare(run, tmp_path):
     assert {row["quantity"] for row in facts["differences"]} == {"kappa", "r_tau", "rise_1", "rise_0.5", "rise_0.25"}
     for name in ("surfaces.png", "difference-skewed.png", "profiles.png", "values.csv", "comparison.json"):
         assert (out / name).stat().st_size > 500, name
+    for name in ("surfaces", "surfaces3d", "difference-skewed", "profiles"):
+        text = (out / f"{name}.txt").read_text()
+        assert "even" in text, name
+        assert "mean of 60 training samples" in text, name
     shown = call("compare", run / "even", run / "skewed", "--directions", 2, "--images", 60, "--grid", 3, "--out", out)
     assert "r_tau" in shown.stdout
     assert "say nothing about training" in shown.stdout
+    assert "L(0)" in shown.stdout
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    other = call("compare", run / "skewed", run / "even", "--directions", 2, "--images", 60, "--out", out, code=2)
+    assert "holds another comparison" in other.stderr
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
 def test_help_teaches():
@@ -150,6 +187,7 @@ def test_probe_writes_surfaces_and_changes_nothing(tmp_path):
     folders = sorted(path.name for path in (tmp_path / "probed" / "surfaces").iterdir())
     assert folders == ["round-00002"]
     surface = Surface.load(tmp_path / "probed" / "surfaces" / "round-00002")
+    assert surface.meta["facts"]["probe"] == "loss-surface"  # so that a resumed run knows its own
     from diagnostics.surface import loss_surface
 
     later = loss_surface(probed, round=2, grid=3, images=50, progress=False)
@@ -166,8 +204,14 @@ def test_probe_writes_surfaces_and_changes_nothing(tmp_path):
 def test_probe_forgets_what_will_be_trained_again(tmp_path):
     from types import SimpleNamespace
 
-    for number in (10, 20, 30):
-        (tmp_path / "surfaces" / f"round-{number:05d}").mkdir(parents=True)
+    made = {"round-00010": "loss-surface", "round-00020": "loss-surface", "round-00030": "loss-surface"}
+    users = {"round-00040": None, "round-30": None, "round-best": None, "round-30-near": None}
+    for name, probe in (made | users).items():
+        (tmp_path / "surfaces" / name).mkdir(parents=True)
+        manifest = {"identity": {}, "facts": {"probe": probe} if probe else {}}
+        (tmp_path / "surfaces" / name / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "surfaces" / "round-00050").mkdir()  # not even a surface
     host = SimpleNamespace(path=tmp_path / "probes" / "loss-surface", round_index=20)
     LossSurfaceProbe().start(host)
-    assert sorted(path.name for path in (tmp_path / "surfaces").iterdir()) == ["round-00010", "round-00020"]
+    kept = {path.name for path in (tmp_path / "surfaces").iterdir()}
+    assert kept == {"round-00010", "round-00020", "round-00050", *users}

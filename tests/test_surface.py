@@ -420,6 +420,8 @@ def test_the_order_is_nested_and_begins_at_the_centre():
     assert {-1, 0, 1} <= set(first[:, 0]) & set(first[:, 1])  # the corners too
     assert len(np.unique(first[:, 0])) * len(np.unique(first[:, 1])) == len(first)  # a grid of its own
     assert Grid.plane(51, 1.0).levels[0].size == 121
+    for count in range(19, 102, 2):  # a preview of about a twentieth, whatever the parity
+        assert 0.037 < Grid.plane(count, 1.0).levels[0].size / count**2 < 0.07
     second = grid.coordinates(np.concatenate(grid.levels[:2]))
     assert len(np.unique(second[:, 0])) * len(np.unique(second[:, 1])) == len(second)
     for counts, extent in (((3, 3), 1.0), ((4, 6), ((-1, 2), (0, 1))), ((3, 21), ((0, 1), (-2, 2)))):
@@ -480,6 +482,68 @@ def test_a_damaged_chunk_is_computed_again(tmp_path, monkeypatch):
     np.testing.assert_array_equal(loss_surface(model, X, Y, grid=7, out=tmp_path / "s", **QUIET).loss, whole.loss)
 
 
+def unfinished(monkeypatch, model, out, **options):
+    """A surface that was killed before its end."""
+    with monkeypatch.context() as patch:
+        patch.setattr(diagnostics.results.store.Folder, "finish", lambda *_: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            loss_surface(model, X, Y, out=out, **options, **QUIET)
+
+
+def test_a_damaged_early_chunk_only_delays_the_preview(tmp_path, monkeypatch):
+    model, shown = mlp(), []
+    unfinished(monkeypatch, model, tmp_path / "s", grid=9, engine="plain")
+    first, *_, last = sorted((tmp_path / "s" / "chunks").iterdir())
+    first.write_bytes(b"")
+    last.unlink()
+    loss_surface(model, X, Y, grid=9, engine="plain", out=tmp_path / "s", on_preview=shown.append, **QUIET)
+    (preview,) = shown
+    assert not preview.complete
+    preview.plot()
+
+
+def test_a_kill_at_the_very_beginning_is_no_obstacle(tmp_path):
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / ".manifest.json.123.partial").write_text("{")
+    (tmp_path / "s" / ".lock").touch()
+    assert loss_surface(mlp(), X, Y, grid=3, out=tmp_path / "s", **QUIET).complete
+
+
+def test_what_another_process_wrote_meanwhile_is_kept(tmp_path, monkeypatch):
+    """Between the first look at the folder and its lock there is time."""
+    model, original = mlp(), sweep.Sweep.__init__
+    options = {"out": tmp_path / "s", **QUIET}
+
+    def meanwhile(grid):
+        def init(self, *args, **others):
+            monkeypatch.setattr(sweep.Sweep, "__init__", original)
+            loss_surface(model, X, Y, grid=grid, **options)
+            original(self, *args, **others)
+
+        monkeypatch.setattr(sweep.Sweep, "__init__", init)
+
+    meanwhile(5)
+    with pytest.raises(UserError, match="holds another measurement"):
+        loss_surface(model, X, Y, grid=3, **options)
+    before = listing(tmp_path)
+    assert Surface.load(tmp_path / "s").loss.shape == (5, 5)
+    saved = loss_surface(model, X, Y, grid=3, **QUIET)
+    looked = diagnostics.results.store.Folder.check
+    looks = iter([lambda *_: None, looked])
+    monkeypatch.setattr(diagnostics.results.store.Folder, "check", lambda *args: next(looks)(*args))
+    with pytest.raises(UserError, match="holds another measurement"):
+        saved.save(tmp_path / "s")
+    assert listing(tmp_path) == before
+
+
+def test_the_order_of_a_finished_surface_does_not_matter(tmp_path):
+    model = mlp()
+    whole = loss_surface(model, X, Y, grid=3, out=tmp_path / "s", **QUIET)
+    path = tmp_path / "s" / "manifest.json"
+    path.write_text(path.read_text().replace(whole.meta["identity"]["order"], "an older one"))
+    np.testing.assert_array_equal(loss_surface(model, X, Y, grid=3, out=tmp_path / "s", **QUIET).loss, whole.loss)
+
+
 def test_workers_equal_serial_in_bits(zoo):
     model, x = zoo["frozen"]
     options = {"grid": (7, 9), **QUIET}
@@ -489,9 +553,36 @@ def test_workers_equal_serial_in_bits(zoo):
         np.testing.assert_array_equal(getattr(serial, name), getattr(parallel, name))
 
 
-def test_workers_refuse_what_cannot_travel():
-    with pytest.raises(UserError, match="workers: model and loss cannot be sent"):
-        loss_surface(mlp(), X, Y, grid=9, loss=lambda y, z: tf.reduce_sum(z, 1), workers=2, **QUIET)
+def by_name(y, z):
+    return tf.reduce_sum(z, 1)
+
+
+class Unpicklable(keras.layers.Dense):
+    def get_config(self):
+        raise NotImplementedError("no config")
+
+
+def test_workers_refuse_what_cannot_travel(tmp_path, monkeypatch):
+    class Own(keras.layers.Dense):
+        """Of no module that a worker could import."""
+
+    def with_layer(kind):
+        return keras.Sequential([keras.Input((6,)), kind(4)])
+
+    notebook = with_layer(Subclassed.Own)
+    cases = [
+        (mlp(), lambda y, z: tf.reduce_sum(z, 1)),
+        (with_layer(Own), None),
+        (notebook, None),
+        (with_layer(Unpicklable), None),
+    ]
+    monkeypatch.setattr(Subclassed.Own, "__module__", "__main__")
+    for model, loss in cases:
+        with pytest.raises(UserError, match="workers: model and loss cannot be sent"):
+            loss_surface(model, X, Y, grid=9, loss=loss, workers=2, out=tmp_path / "s", **QUIET)
+        assert not (tmp_path / "s").exists()
+    found = loss_surface(mlp(), X, Y, grid=3, loss=by_name, workers=2, out=tmp_path / "s", **QUIET)
+    assert found.complete
 
 
 def test_two_levels_state_their_error():
@@ -546,6 +637,19 @@ def test_a_saved_part_is_not_taken_for_the_whole(tmp_path):
     np.testing.assert_array_equal(loss_surface(model, X, Y, grid=5, out=tmp_path / "s", **QUIET).loss, whole.loss)
 
 
+def test_a_part_is_not_saved_over_more(tmp_path, monkeypatch):
+    model = mlp()
+    part = loss_surface(model, X, Y, grid=9, engine="plain", **QUIET)
+    part.computed[0], part.loss[0] = False, np.nan
+    unfinished(monkeypatch, model, tmp_path / "s", grid=9, engine="plain")
+    for _ in range(2):  # over the chunks of an unfinished surface, then over the finished one
+        before = listing(tmp_path)
+        with pytest.raises(UserError, match="points that are not computed here"):
+            part.save(tmp_path / "s")
+        assert listing(tmp_path) == before
+        loss_surface(model, X, Y, grid=9, engine="plain", out=tmp_path / "s", **QUIET)
+
+
 def test_save_and_load(tmp_path):
     surface = loss_surface(mlp(), X, Y, grid=3, **QUIET)
     surface.save(tmp_path / "a")
@@ -585,6 +689,12 @@ def test_a_surface_of_other_weights_or_settings_is_not_overwritten(tmp_path):
     (tmp_path / "mine" / "thesis.txt").write_text("dear")
     with pytest.raises(UserError, match="not a surface"):
         loss_surface(model, X, Y, grid=3, out=tmp_path / "mine", **QUIET)
+    for path in (tmp_path / "mine" / "thesis.txt", tmp_path / "mine" / "thesis.txt" / "s"):
+        with pytest.raises(UserError, match="out: "):
+            loss_surface(model, X, Y, grid=3, out=path, **QUIET)
+        with pytest.raises(UserError, match="out: "):
+            other.save(path)
+    assert listing(tmp_path / "mine") == {str(tmp_path / "mine" / "thesis.txt"): b"dear"}
 
 
 def test_a_diverged_model_has_no_surface(tmp_path):
@@ -613,6 +723,7 @@ def test_a_diverged_model_has_no_surface(tmp_path):
         ({"batch_size": 0}, "batch_size"),
         ({"two_level": 90}, "two_level"),
         ({"workers": 0}, "workers"),
+        ({"executor": "ray"}, "executor"),
         ({"directions": []}, "directions"),
     ],
 )
@@ -648,6 +759,9 @@ def test_bad_data_and_models_are_named():
 
 class Subclassed(keras.Model):
     """A model that Keras cannot copy."""
+
+    class Own(keras.layers.Dense):
+        """Found by its name, unless a test says it is of a notebook."""
 
     def __init__(self, softmax=False):
         super().__init__()

@@ -10,6 +10,8 @@ import pytest
 from diagnostics.export import export
 from diagnostics.levels import shared_scale
 from diagnostics.plots import surfaces as plots
+from diagnostics.plots.captions import captions, save
+from diagnostics.plots.lines import plot_lines, plot_profiles
 from diagnostics.results import Lines, Surface
 from feddual.errors import UserError
 
@@ -98,10 +100,29 @@ def test_difference_marks_chance():
     figure = plots.difference(made(), made(2.0), ("a", "b"))
     assert "b − a" in figure.axes[0].get_title()
     assert len(figure.axes[0].collections) == 2  # the map and the hatching
+    assert "a: L(0) = 0.500, accuracy 87.5%, ‖g‖ = 0.12\nb: L(0) = 1.000" in figure.axes[0].get_title()
     several = plots.difference([made(), made(1.1)], [made(2.0), made(2.2)])
     assert "over 2 pairs" in several.axes[0].get_title()
+    assert "A: L(0) = 0.525" in several.axes[0].get_title()  # the mean of 0.5 and 0.55
     with pytest.raises(UserError, match="same grid"):
         plots.difference(made(), made(shape=(5, 5)))
+    moved = made()
+    moved.betas = moved.betas / 2
+    with pytest.raises(UserError, match="same grid"):
+        plots.difference(made(), moved)
+
+
+def test_hatching_covers_whole_cells():
+    one, two = made(), made()
+    two.loss[:, :3] += 1  # three columns of cells differ, six do not
+    mesh, marks = plots.difference(one, two).axes[0].collections
+    edges = mesh.get_coordinates()
+    (path,) = (path for path in marks.get_paths() if len(path.vertices))
+    corners = path.get_extents()
+    np.testing.assert_allclose([corners.x0, corners.x1], [edges[0, 3, 0], edges[0, -1, 0]])
+    np.testing.assert_allclose([corners.y0, corners.y1], [edges[0, 0, 1], edges[-1, 0, 1]])
+    everywhere = plots.difference(made(), made()).axes[0]  # all of it could be chance
+    assert len(everywhere.collections) == 2
 
 
 def test_unfinished_surfaces_show_their_finest_grid():
@@ -128,9 +149,12 @@ def test_lines_and_animation(tmp_path):
         surface.alphas, surface.loss, surface.sem, surface.accuracy, surface.class_loss, surface.computed,
         surface.samples, surface.meta | {"identity": surface.meta["identity"] | {"kind": "lines"}},
     )  # fmt: skip
-    figure = plots.plot_lines({"bowl": lines})
+    figure = plot_lines({"bowl": lines})
     assert "bowl" in figure.axes[0].get_legend().get_texts()[0].get_text()
     assert "Loss along 7 directions" in lines.caption()
+    many = plot_lines({f"model {number}": lines for number in range(8)}, single=False)
+    looks = [(line.get_color(), line.get_linestyle()) for line in many.axes[0].lines[:8]]
+    assert len(set(looks)) == 8
     frames = {f"round {number}": made(scale) for number, scale in ((1, 3.0), (2, 1.0))}
     from PIL import Image
 
@@ -144,6 +168,36 @@ def test_lines_and_animation(tmp_path):
     assert len(figure.layout.sliders[0].steps) == 2
     with pytest.raises(UserError, match="gif or"):
         plots.animate(frames, tmp_path / "a.mp4")
+
+
+def profiles(models, split="train"):
+    import pandas as pd
+
+    radii = np.linspace(0, 1, 5)
+    return pd.DataFrame(
+        {
+            "match": match, "model": name, "radius": r, "mean": r**2, "p10": 0.5 * r**2, "p90": 2 * r**2,
+            "low": 0.9 * r**2, "high": 1.1 * r**2, "loss": loss, "split": split,
+        }
+        for match in ("round", "loss") for name, loss in models.items() for r in radii
+    )  # fmt: skip
+
+
+def test_profiles_name_the_losses():
+    ax = plot_profiles(profiles({"a": 0.5, "b": 0.456})).axes[1]
+    assert ax.get_title() == "nearest training loss\ntraining loss L(0): a 0.5, b 0.456"
+    assert "training" not in plot_profiles(profiles({"a": 0.5, "b": 0.4}, "test")).axes[1].get_title()
+    many = plot_profiles(profiles({f"model {number}": 1.0 for number in range(8)}))
+    assert len(many.axes[0].get_legend().get_texts()) == 8
+
+
+def test_captions_lie_beside_pictures(tmp_path):
+    text = captions({"one": made(), "two": made(2.0)}, "Two bowls.")
+    assert text.splitlines()[0] == "Two bowls."
+    assert text.splitlines()[2] == f"two: {made(2.0).caption()}"
+    save(made().plot(), tmp_path / "a.png", text)
+    assert (tmp_path / "a.txt").read_text() == text + "\n"
+    assert (tmp_path / "a.png").stat().st_size > 500
 
 
 def test_caption_has_the_facts():
@@ -183,6 +237,15 @@ def test_meshes(tmp_path):
     np.testing.assert_allclose(
         points[9 * 5 + 2], [*(surface.alphas[2], surface.betas[5]), np.log10(surface.loss[5, 2])]
     )
+    surface.loss[0, 0], surface.sem[0, 0] = np.inf, np.nan
+    data = {
+        array.get("Name"): np.array(array.text.split(), float)
+        for array in ET.parse(export(surface, "vtp", tmp_path / "s.vtp")).iter("DataArray")
+    }
+    assert all(np.isfinite(values).all() for values in data.values())  # ParaView reads no nan
+    np.testing.assert_array_equal(data["computed"], computed.ravel())
+    np.testing.assert_array_equal(np.flatnonzero(data["finite"] == 0), [0, 9 * 3 + 3])
+    np.testing.assert_allclose(data["loss"][1:9], surface.loss[0, 1:], rtol=1e-6)
     lines = export(surface, "obj", tmp_path / "s.obj", log=False).read_text().splitlines()
     assert sum(line.startswith("v ") for line in lines) == 63
     faces = [line for line in lines if line.startswith("f ")]

@@ -40,9 +40,11 @@ def compare(
     All models see the same samples and the same noise, each scaled by its own filters. The table has the curvature
     kappa, the flatness radius r_tau and the loss rise at radius 1, 0.5 and 0.25; intervals (95 %) are a hierarchical
     bootstrap over training seeds and directions of paired differences. The folder gets the tables as CSV, one
-    comparison.json, and pictures with shared levels. Stopped, the same command goes on where it was.
+    comparison.json, and pictures with shared levels and their captions; a folder of another comparison is refused.
+    Stopped, the same command goes on where it was.
     """
-    from diagnostics.compare import compare_models, group_runs
+    from diagnostics.compare import compare_models
+    from diagnostics.matching import group_runs
     from feddual import devices
 
     devices.configure()
@@ -56,7 +58,7 @@ def compare(
         records = json.loads(found.differences.to_json(orient="records"))
         typer.echo(json.dumps({"out": str(out), "differences": records, "pictures": [str(path) for path in pictures]}))
         return
-    table = Table("equal", "logits", "quantity", "model", "mean", "95 %", "minus the first", "95 %")
+    table = Table("equal", "logits", "quantity", "model", "L(0)", "mean", "95 %", "minus the first", "95 %")
     keys = ("match", "variant", "quantity")
     first = found.summary["model"].iloc[0]
     paired = {
@@ -71,7 +73,8 @@ def compare(
             difference = [f"{one['difference']:+.4g}", f"{one['low']:.4g} to {one['high']:.4g}{mark}"]
         interval = f"{row['low']:.4g} to {row['high']:.4g}"
         variant = "as they are" if row["variant"] == "plain" else "normalised"
-        table.add_row(row["match"], variant, row["quantity"], row["model"], f"{row['mean']:.4g}", interval, *difference)
+        shown = [f"{row[key]:.4g}" for key in ("loss", "mean")]
+        table.add_row(row["match"], variant, row["quantity"], row["model"], *shown, interval, *difference)
     # A pipe has no width: give it room rather than cut words.
     (output if output.is_terminal else Console(width=200)).print(table)
     if found.summary["seeds"].iloc[0] == 1:
@@ -80,21 +83,33 @@ def compare(
 
 
 def _pictures(found: Any, out: Path) -> list[Path]:
+    """Every picture with its caption beside it."""
     from diagnostics.plots import surfaces as plots
+    from diagnostics.plots.captions import captions, save
+    from diagnostics.plots.lines import plot_profiles
 
     made = []
-    names = list(found.surfaces)
+    names, surfaces = list(found.surfaces), found.surfaces
     if names:
-        surfaces = found.surfaces
-        figures = {"surfaces": plots.panels(surfaces), "surfaces3d": plots.panels3d(surfaces, backend="matplotlib")}
+        about = "The same samples and noise, scaled by each model's own filters; one colour scale."
+        made.append(save(plots.panels(surfaces), out / "surfaces.png", captions(surfaces, about)))
+        figure = plots.panels3d(surfaces, backend="matplotlib")
+        made.append(save(figure, out / "surfaces3d.png", captions(surfaces, about)))
         for other in names[1:]:
-            pair = (names[0], other)
-            figures[f"difference-{other}"] = plots.difference(surfaces[names[0]], surfaces[other], pair)
-        for name, figure in figures.items():
-            made.append(out / f"{name}.png")
-            figure.savefig(made[-1], dpi=150)
+            pair = {name: surfaces[name] for name in (names[0], other)}
+            about = (
+                f"Loss above the centre of {other} minus that of {names[0]}; hatched where it is within "
+                f"{plots.SIGMAS:g} standard errors of the samples."
+            )
+            figure = plots.difference(*pair.values(), (names[0], other))
+            made.append(save(figure, out / f"difference-{other}.png", captions(pair, about)))
         made.append(out / "surfaces3d.html")
         plots.panels3d(surfaces).write_html(made[-1], include_plotlyjs=True)
-    made.append(out / "profiles.png")
-    plots.plot_profiles(found.profiles, found.settings["tau"]).savefig(made[-1], dpi=150)
+    about = (
+        "Symmetric loss rise over the radius: mean over training seeds and directions, its 95 % interval (dark) and "
+        "the band of 10 to 90 % over all lines (light)."
+    )
+    lines = {f"{name} (equal {match}, seed {place})": one for (match, name, place), one in found.lines.items()}
+    figure = plot_profiles(found.profiles, found.settings["tau"])
+    made.append(save(figure, out / "profiles.png", captions(lines, about)))
     return made

@@ -42,9 +42,10 @@ def surface(
 
     The coarse grid comes first: after 5 % of the points preview.png shows the shape. Stopped, the same command goes on
     where it was. The folder gets manifest.json (all that determines the numbers, with hashes), surface.npz,
-    surface.png and surface.html; `python -m diagnostics export` writes other formats.
+    surface.png with its caption in surface.txt, and surface.html; `python -m diagnostics export` writes other formats.
     """
     from diagnostics.export import export
+    from diagnostics.plots.captions import save
     from diagnostics.surface import loss_surface
     from feddual import devices
     from feddual.api import Run
@@ -64,7 +65,7 @@ def surface(
         direction=direction, two_level=two_level, engine=engine, out=folder, workers=workers,
         executor=executor, progress=not as_json, on_preview=preview, **options,
     )  # fmt: skip
-    found.plot(name=opened.config.name).savefig(folder / "surface.png", dpi=150)
+    save(found.plot(name=opened.config.name), folder / "surface.png", found.caption())
     export(found, "html", folder / "surface.html")
     (folder / "preview.png").unlink(missing_ok=True)
     facts = found.meta["facts"]

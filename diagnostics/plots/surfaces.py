@@ -1,4 +1,4 @@
-"""Pictures of loss surfaces and lines. One figure has one colour scale, one set of levels, one camera.
+"""Pictures of loss surfaces. One figure has one colour scale, one set of levels, one camera.
 
 Functions take surfaces (anything with the arrays and the `meta` of `diagnostics.Surface`) and return a matplotlib or
 plotly figure; nothing is computed here and no TensorFlow is imported.
@@ -17,65 +17,15 @@ from matplotlib.colors import LogNorm, Normalize, TwoSlopeNorm
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from diagnostics.levels import Scale, shared_scale
+from diagnostics.plots.captions import at_centre, caption
+from diagnostics.plots.captions import title as title  # also for those who draw panels of their own
 from feddual.errors import UserError
 
 COLOURS = "viridis"
 CAMERA = {"elev": 32, "azim": -58}  # the same view in matplotlib and plotly
 SIGMAS = 2.0  # a difference within so many standard errors is hatched
-LINE_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # told apart by all eyes
 
 Surfaces = Mapping[str, Any]
-
-
-# --- words ----------------------------------------------------------------------------------------------------------
-
-
-def title(surface: Any, name: str = "") -> str:
-    """What a panel must say: L(0), accuracy, the gradient's norm."""
-    facts = surface.meta["facts"]
-    parts = [f"L(0) = {facts['loss']:.3f}"]
-    if facts.get("accuracy") is not None:
-        parts.append(f"accuracy {facts['accuracy']:.1%}")
-    if facts.get("gradient_norm") is not None:
-        parts.append(f"‖g‖ = {facts['gradient_norm']:.2g}")
-    return "\n".join(filter(None, [name, ", ".join(parts)]))
-
-
-def caption(surface: Any) -> str:
-    """The facts of a measurement, in sentences for the text below a figure."""
-    identity, facts = surface.meta["identity"], surface.meta["facts"]
-    model = facts.get("source", "the model")
-    if "round" in facts:
-        model += f" ({facts['algorithm']} on {facts['dataset']}) after round {facts['round']}"
-    split = {"train": "training", "test": "test", "given": "given"}.get(facts.get("split", ""), facts.get("split", ""))
-    if identity["kind"] == "surface":
-        what = f"Loss over a plane of {len(surface.alphas)} × {len(surface.betas)} points through {model}"
-    else:
-        what = f"Loss along {len(surface.loss)} directions ({len(surface.alphas)} points each) through {model}"
-    low, high = surface.alphas[0], surface.alphas[-1]
-    sentences = [
-        f"{what}; {identity['loss']}, mean of {facts['images']} {split} samples.",
-        f"Directions: {'; '.join(identity['direction_names'][:2])}; biases and normalisation layers unmoved."
-        if all(name.startswith("random") and ", with " not in name for name in identity["direction_names"])
-        else f"Directions: {'; '.join(identity['direction_names'][:2])}.",
-        f"Axes from {low:g} to {high:g}; "
-        + (
-            "1 moves every filter by its own norm."
-            if "filter" in identity["direction_names"][0]
-            else "1 is the direction's own length."
-        ),
-        f"At the centre: {title(surface)}; standard error of the loss at most {np.nanmax(surface.sem):.2g}.",
-        f"Moving statistics: {identity['bn']}. Weights {identity['weights'][:8]}, data {identity['data'][:8]}.",
-    ]
-    if facts.get("two_level"):
-        level = facts["two_level"]
-        sentences.append(
-            f"{level['share_refined']:.0%} of the points on all samples, the others on "
-            f"{identity['two_level']['images']} (error {level['rms_error']:.2g} root mean square where both are known)."
-        )
-    if not surface.computed.all():
-        sentences.append(f"Unfinished: {surface.computed.mean():.0%} of the points.")
-    return " ".join(sentences)
 
 
 def _clipping(scale: Scale) -> str:
@@ -139,7 +89,7 @@ def difference(first: Any, second: Any, names: tuple[str, str] = ("A", "B")) -> 
     """
     a, b = (list(s) if isinstance(s, (list, tuple)) else [s] for s in (first, second))
     if len(a) != len(b) or any(
-        not np.array_equal(s.alphas, a[0].alphas) or s.loss.shape != a[0].loss.shape for s in [*a, *b]
+        not (np.array_equal(s.alphas, a[0].alphas) and np.array_equal(s.betas, a[0].betas)) for s in [*a, *b]
     ):
         raise UserError("difference: both sides need as many surfaces, on the same grid")
     rises = [_rise(two) - _rise(one) for one, two in zip(a, b, strict=True)]
@@ -157,69 +107,32 @@ def difference(first: Any, second: Any, names: tuple[str, str] = ("A", "B")) -> 
         rasterized=True,
     )  # fmt: skip
     uncertain = ~(np.abs(mean) > SIGMAS * error)
-    if uncertain.any() and not uncertain.all():
-        marks = ax.contourf(
-            a[0].alphas, a[0].betas, uncertain.astype(float), levels=[0.5, 1.5], colors="none", hatches=["////"]
-        )
+    if uncertain.any():
+        # A contour runs between nodes; with each value on all four corners of its cell it runs along the cells.
+        corners = (np.repeat(_edges(values), 2)[1:-1] for values in (a[0].alphas, a[0].betas))
+        cells = uncertain.repeat(2, axis=0).repeat(2, axis=1).astype(float)
+        marks = ax.contourf(*corners, cells, levels=[0.5, 1.5], colors="none", hatches=["////"])
         marks.set_edgecolor("0.35")
         marks.set_linewidth(0)
     _centre(ax)
-    ax.set_title(f"loss rise, {names[1]} − {names[0]}\nhatched: within {SIGMAS:g} standard errors {source}", fontsize=9)
+    ax.set_title(
+        f"loss rise, {names[1]} − {names[0]}\nhatched: within {SIGMAS:g} standard errors {source}\n"
+        f"{names[0]}: {at_centre(a)}\n{names[1]}: {at_centre(b)}",
+        fontsize=8,
+    )
     figure.colorbar(drawn, ax=ax, shrink=0.85, label="difference of L − L(0)")
     return figure
+
+
+def _edges(values: np.ndarray) -> np.ndarray:
+    """Where the cells around values begin and end."""
+    middles = (values[1:] + values[:-1]) / 2
+    return np.r_[2 * values[0] - middles[0], middles, 2 * values[-1] - middles[-1]]
 
 
 def _rise(surface: Any) -> np.ndarray:
     iy, ix = surface.centre
     return surface.loss - surface.loss[iy, ix]
-
-
-def plot_lines(bundles: Any | Mapping[str, Any], *, cap: float | None = None, single: bool = True) -> Any:
-    """Lines: the mean, the band of 10 to 90 % over directions, and each direction thinly."""
-    named = bundles if isinstance(bundles, Mapping) else {"": bundles}
-    figure, ax = plt.subplots(figsize=(5.2, 3.6), layout="constrained")
-    plt.close(figure)
-    for colour, (name, lines) in zip(LINE_COLOURS, named.items(), strict=False):
-        losses = np.where(np.isfinite(lines.loss), lines.loss, np.nan)
-        if single:
-            ax.plot(lines.alphas, losses.T, color=colour, linewidth=0.5, alpha=0.35)
-        if len(losses) > 1:
-            ax.fill_between(lines.alphas, *np.nanquantile(losses, [0.1, 0.9], axis=0), color=colour, alpha=0.2, lw=0)
-        label = f"{name}: " if name else ""
-        ax.plot(lines.alphas, np.nanmean(losses, axis=0), color=colour, linewidth=2, label=label + title(lines))
-    ax.axvline(0, color="0.6", linewidth=0.8, linestyle=":")
-    ax.set(xlabel="step along the direction (1 = the filters' own norms)", ylabel="loss")
-    if cap is not None:
-        ax.set_ylim(top=cap)
-    ax.legend(fontsize=8, frameon=False, loc="upper center")
-    ax.spines[["top", "right"]].set_visible(False)
-    return figure
-
-
-def plot_profiles(profiles: Any, tau: float = 0.1) -> Any:
-    """Radial profiles delta(r) of `diagnostics.compare`: mean, interval (dark) and spread over directions (light)."""
-    matches = list(dict.fromkeys(profiles["match"]))
-    figure, axes = plt.subplots(
-        1, len(matches), figsize=(0.6 + 4.2 * len(matches), 3.6), layout="constrained", squeeze=False, sharey=True
-    )
-    plt.close(figure)
-    for ax, match in zip(axes[0], matches, strict=True):
-        part = profiles[profiles["match"] == match]
-        for colour, name in zip(LINE_COLOURS, dict.fromkeys(part["model"]), strict=False):
-            rows = part[part["model"] == name]
-            ax.fill_between(rows["radius"], rows["p10"], rows["p90"], color=colour, alpha=0.12, lw=0)
-            ax.fill_between(rows["radius"], rows["low"], rows["high"], color=colour, alpha=0.3, lw=0)
-            ax.plot(rows["radius"], rows["mean"], color=colour, linewidth=2, label=name)
-        ax.axhline(tau, color="0.5", linewidth=0.8, linestyle=":")
-        ax.annotate(f"τ = {tau:g}", (1, tau), xytext=(0, 3), textcoords="offset points", fontsize=8, ha="right")
-        equal = {"round": "equal rounds", "loss": "equal training loss"}.get(match, "")
-        ax.set(xlabel="radius r (1 = the filters' own norms)", title=equal)
-        # A rise grows with r²: under the root it is a straight line, and small radii can be read too.
-        ax.set_yscale("function", functions=(lambda v: np.sign(v) * np.sqrt(np.abs(v)), lambda v: np.sign(v) * v**2))
-        ax.spines[["top", "right"]].set_visible(False)
-    axes[0][0].set_ylabel("loss rise Δ(r)")
-    axes[0][0].legend(fontsize=8, frameon=False)
-    return figure
 
 
 # --- three dimensions -----------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Loss surfaces alongside training: `feddual run ... --probe loss-surface@every=30`."""
 
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from diagnostics.samples import Samples, stratified_rows
+from diagnostics.store import read_manifest
 from feddual.errors import UserError
 from feddual.probes import Probe
 from feddual.weights import fingerprint
@@ -41,10 +43,17 @@ class LossSurfaceProbe(Probe):
         self.grid, self.images, self.range, self.seed = grid, images, range, seed
 
     def start(self, host: Any) -> None:
-        """Forget the surfaces of rounds that will be trained again."""
+        """Forget the surfaces of rounds that will be trained again; those not made by this probe stay."""
         for folder in self._folder(host).glob("round-*"):
-            if int(folder.name.removeprefix("round-")) > host.round_index:
+            number = re.fullmatch(r"round-(\d{5})", folder.name)
+            if number and int(number[1]) > host.round_index and self._made(folder):
                 shutil.rmtree(folder)
+
+    def _made(self, folder: Path) -> bool:
+        try:
+            return read_manifest(folder)["facts"].get("probe") == self.name
+        except UserError:
+            return False
 
     def record(self, host: Any, measured: Mapping[int, dict[str, Any]], acc: Any) -> None:
         """Compute and write one surface."""
@@ -54,6 +63,7 @@ class LossSurfaceProbe(Probe):
         rows = stratified_rows(federation.dataset.y_train, self.images, self.seed)
         x, y = federation.train(rows)
         facts = {
+            "probe": self.name,
             "source": bench.experiment.name,
             "algorithm": bench.experiment.algorithm.name,
             "round": host.round_index,
