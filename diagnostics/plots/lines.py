@@ -34,7 +34,9 @@ def plot_lines(bundles: Any | Mapping[str, Any], *, cap: float | None = None, si
         mean = np.nanmean(losses, axis=0)
         ax.plot(lines.alphas, mean, dash, color=colour, linewidth=2, label=label + title(lines))
     ax.axvline(0, color="0.6", linewidth=0.8, linestyle=":")
-    ax.set(xlabel="step along the direction (1 = the filters' own norms)", ylabel="loss")
+    names = next(iter(named.values())).meta["identity"]["direction_names"]
+    unit = "the filters' own norms" if "filter" in names[0] else "the direction's own length"
+    ax.set(xlabel=f"step along the direction (1 = {unit})", ylabel="loss")
     if cap is not None:
         ax.set_ylim(top=cap)
     ax.legend(fontsize=8, frameon=False, loc="upper center")
@@ -58,7 +60,7 @@ def plot_profiles(profiles: Any, tau: float = 0.1) -> Any:
             ax.plot(rows["radius"], rows["mean"], dash, color=colour, linewidth=2, label=name)
         ax.axhline(tau, color="0.5", linewidth=0.8, linestyle=":")
         ax.annotate(f"τ = {tau:g}", (1, tau), xytext=(0, 3), textcoords="offset points", fontsize=8, ha="right")
-        ax.set_xlabel("radius r (1 = the filters' own norms)")
+        ax.set_xlabel("radius r, in lengths of a direction")
         ax.set_title(_equal(match, part), fontsize=9)
         # A rise grows with r²: under the root it is a straight line, and small radii can be read too.
         ax.set_yscale("function", functions=(lambda v: np.sign(v) * np.sqrt(np.abs(v)), lambda v: np.sign(v) * v**2))
