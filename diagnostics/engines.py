@@ -261,19 +261,20 @@ class Fast:
 
 
 def choose(
-    objective: Objective, weights: np.ndarray, directions: np.ndarray, wish: str = "auto", corner: Any = None
+    objective: Objective, weights: np.ndarray, planes: Sequence[np.ndarray], wish: str = "auto", corner: Any = None
 ) -> tuple[Engine, dict[str, Any]]:
-    """An engine placed at these weights and directions, and the facts about it.
+    """An engine that can go to all of these planes, placed at the first, and the facts about it.
 
     Args:
         objective: What is computed.
         weights: The centre.
-        directions: Shape (axes, size).
+        planes: The directions of each, shape (axes, size); what only one of them moves counts as moved.
         wish: `auto`, `plain` for no rewrite, or `unchecked` for what `auto` chose elsewhere.
         corner: The largest coordinates, (axes,); nine points up to there are compared with the plain path.
     """
-    moved = tuple(bool(directions[:, entry.slice].any()) for entry in objective.layout.entries)
+    directions = planes[0]
     axes, kept = len(directions), objective.engines
+    moved = tuple(any(plane[:, entry.slice].any() for plane in planes) for entry in objective.layout.entries)
     if wish != "plain" and ("fast", axes, moved) not in kept:
         try:
             kept["fast", axes, moved] = Fast(objective, moved, axes)
@@ -290,7 +291,7 @@ def choose(
     if wish == "unchecked":
         return fast, {"engine": fast.name}
     count = min(len(objective.x), CHECK_IMAGES)
-    difference = compare(fast, plain, nine_points(np.ones(len(directions)) if corner is None else corner), count)
+    difference = compare(fast, plain, nine_points(np.ones(axes) if corner is None else corner), count)
     if difference > TOLERANCE:
         warnings.warn(
             f"the fast path ({fast.name}) differs from the plain one by {difference:.1e} (relative); taking the plain "
