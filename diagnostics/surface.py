@@ -233,8 +233,10 @@ class _Measuring:
             identity |= {"betas": grid.betas.tolist(), "two_level": {"images": two_level} if two_level else None}
         folder = None if out is None else store.Folder(Path(out))
         known = folder.check(identity) if folder is not None else None
-        if folder is not None and known is not None and (found := load(folder.path)).complete:
-            return found
+        if folder is not None and known is not None:
+            found = load(folder.path)
+            if found.complete and (folder.path / store.ARRAYS).exists():  # else a kill came before the end
+                return found
         corner = np.array([np.abs(values).max() for values in (grid.alphas, grid.betas) if values is not None])
         sweep = Sweep(problem, objective, corner, workers, executor)
         centre = objective.measures(sweep.sums(0, np.zeros((1, len(planes[0]))), count)[0], count)
