@@ -4,7 +4,6 @@ Cross-entropy is always taken from logits: Keras clips probabilities at 1e-7, wh
 draws a plateau that is not there. Sums over samples are kept in float64.
 """
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,14 +11,13 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from diagnostics.losses import Loss, loss_hash, loss_name, resolve_loss
 from diagnostics.network import Network, compiled, in_batches, is_functional
 from feddual._lazy import keras, tf
 from feddual.errors import UserError
 from feddual.weights import fingerprint, read
 
 BatchNorm = Literal["frozen", "recalibrate", "interpolate"]
-Loss = str | Callable[[Any, Any], Any] | None
-CROSS_ENTROPY = ("crossentropy", "sparse_categorical_crossentropy", "categorical_crossentropy")
 CLASSES_AT_MOST = 1000  # beyond, no loss per class is kept
 COLUMNS = 3  # of a point's sums: loss, squared loss, right answers; then the loss of each class
 
@@ -72,8 +70,9 @@ class Objective:
             raise UserError(f"bn: {bn!r} is unknown; allowed: {', '.join(get_args(BatchNorm))}")
         if batch_size < 1:
             raise UserError(f"batch_size: must be at least 1, got {batch_size}")
-        self.kind, self._losses = _resolve(loss)
-        self.loss_name = _name(loss) + (" of normalised logits" if logit_norm else "")
+        self.kind, self._losses = resolve_loss(loss)
+        self.loss_name = loss_name(loss) + (" of normalised logits" if logit_norm else "")
+        self.loss_hash = loss_hash(loss)
         self._crosses, self._logit_norm = self.kind == "crossentropy", logit_norm
         if logit_norm and not self._crosses:
             raise UserError("logit_norm: only cross-entropy has logits to normalise")
@@ -176,6 +175,8 @@ class Objective:
         if not self.num_classes and not self._crosses:
             return losses, tf.fill(tf.shape(losses), tf.constant(np.nan, tf.float64))
         labels = y if self._crosses else tf.cast(y, tf.int32)
+        if labels.shape.rank == outputs.shape.rank and labels.shape[-1] == outputs.shape[-1]:
+            labels = tf.argmax(labels, -1, tf.int32)  # one-hot rows
         right = tf.cast(
             tf.equal(tf.argmax(outputs, -1, tf.int32), tf.reshape(labels, tf.shape(outputs)[:-1])), tf.float64
         )
@@ -290,47 +291,12 @@ def measures(sums: np.ndarray, count: int | np.ndarray, class_counts: Callable[[
         return Measures(loss, sem, sums[..., 2] / counts, sums[..., COLUMNS:] / per_class)
 
 
-# --- losses ---------------------------------------------------------------------------------------------------------
-
-
-def _resolve(loss: Loss) -> tuple[str, Callable[[Any, Any], Any]]:
-    """What kind of loss it is, and the function from (targets, outputs) to losses."""
-    losses = keras.losses
-    entropies = (losses.SparseCategoricalCrossentropy, losses.CategoricalCrossentropy)
-    if isinstance(loss, entropies) and not getattr(loss, "label_smoothing", 0):
-        loss = None
-    if loss is None or (isinstance(loss, str) and loss in CROSS_ENTROPY):
-        return "crossentropy", lambda y, z: tf.nn.sparse_softmax_cross_entropy_with_logits(y, z)
-    if loss == "mse":
-        return "mse", lambda y, z: tf.square(tf.reshape(tf.cast(y, z.dtype), tf.shape(z)) - z)
-    if isinstance(loss, losses.Loss):
-        return "custom", loss.call
-    if callable(loss):
-        return "custom", loss
-    raise UserError(f"loss: {loss!r} is unknown; allowed: crossentropy, mse, or a function of (targets, outputs)")
-
-
-def crosses_entropy(loss: Loss) -> bool:
-    """Whether a loss is cross-entropy, and so taken from logits."""
-    return _resolve(loss)[0] == "crossentropy"
+# --- parts ------------------------------------------------------------------------------------------------------------
 
 
 def _per_sample(values: Any) -> Any:
     """One number per sample: the mean over further axes, such as the places of a sequence."""
     return tf.reduce_mean(tf.reshape(values, [tf.shape(values)[0], -1]), 1)
-
-
-def _name(loss: Loss) -> str:
-    """Identifies a loss from one call to the next; a lambda by its code."""
-    kind, function = _resolve(loss)
-    if kind != "custom":
-        return kind
-    function = getattr(function, "__func__", function)
-    name = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', type(function).__name__)}"
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return name
-    return f"{name}@{hashlib.sha256(code.co_code + repr(code.co_consts).encode()).hexdigest()[:12]}"
 
 
 def _fitting(x: np.ndarray, wanted: Any) -> np.ndarray:

@@ -20,7 +20,8 @@ import numpy as np
 from diagnostics import samples, store
 from diagnostics.directions import Direction, Norm, Space, cosine
 from diagnostics.grid import Grid, Range
-from diagnostics.objective import BatchNorm, Loss, Objective
+from diagnostics.losses import Loss
+from diagnostics.objective import BatchNorm, Objective
 from diagnostics.progress import PointProgress
 from diagnostics.results import Lines, Plan, Surface, load
 from diagnostics.sweep import Problem, Sweep
@@ -225,6 +226,7 @@ class _Measuring:
             "alphas": grid.alphas.tolist(),
             "order": grid.order_hash,
             "loss": objective.loss_name,
+            "loss_hash": objective.loss_hash,
             "bn": objective.bn,
             "batch_size": objective.batch_size,
             "engine": self.engine,

@@ -1,13 +1,20 @@
 """How points are computed must not show in them: several directions, frozen layers, workers, kills, losses."""
 
+import functools
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from diagnostics import store
 from diagnostics.directions import Space
+from diagnostics.losses import loss_hash, loss_name
 from diagnostics.results import Surface
 from diagnostics.surface import loss_lines, loss_surface
-from feddual._lazy import tf
+from feddual._lazy import keras, tf
+from feddual.errors import UserError
 from tests.test_surface import QUIET, X, Y, mlp
 
 
@@ -82,3 +89,80 @@ def test_two_levels_with_workers_equal_serial(two_levels):
     parallel = loss_surface(model, x, Y, workers=2, **TWO_LEVELS)
     for name in ("loss", "sem", "samples"):
         np.testing.assert_array_equal(getattr(serial, name), getattr(parallel, name))
+
+
+# --- which loss it is
+
+
+def power(exponent):
+    def of_outputs(y, z):
+        return tf.reduce_sum(tf.abs(z) ** exponent, 1)
+
+    return of_outputs
+
+
+def scaled(y, z, factor=1.0):
+    return factor * squares(y, z)
+
+
+class Scaled(keras.losses.Loss):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def call(self, y, z):
+        return self.factor * squares(y, z)
+
+
+def test_losses_are_told_apart():
+    table = np.arange(3.0)
+    losses = keras.losses
+    different = [
+        *(losses.MeanSquaredError(), losses.MeanAbsoluteError(), losses.Huber(delta=1.0), losses.Huber(delta=2.0)),
+        *(losses.SparseCategoricalCrossentropy(ignore_class=k) for k in (0, 1)),
+        *(losses.CategoricalCrossentropy(label_smoothing=k) for k in (0.1, 0.2)),
+        *(power(1), power(5), power(table), power(table + 1)),
+        *(scaled, functools.partial(scaled, factor=2.0), functools.partial(scaled, factor=3.0)),
+        *(Scaled(1.0), Scaled(2.0), Scaled(1.0).call),
+        *(lambda y, z: squares(y, z), lambda y, z: 2 * squares(y, z), lambda y, z, k=3: k * squares(y, z)),
+    ]
+    hashes = [loss_hash(loss) for loss in different]
+    assert len(set(hashes)) == len(hashes)
+    assert loss_hash(power(5)) == hashes[9]
+    assert loss_hash(losses.Huber(delta=2.0)) == hashes[3]
+    assert loss_hash(Scaled(2.0)) == loss_hash(Scaled(2.0))  # though Keras numbers their names
+    for builtin in (None, "mse", losses.SparseCategoricalCrossentropy(), losses.CategoricalCrossentropy()):
+        assert loss_hash(builtin) is None
+
+
+def test_the_hash_of_a_loss_is_the_same_in_another_process(monkeypatch):
+    code = "from tests import test_surface_engines as t; print(t.loss_hash(t.power(5)), t.loss_hash(t.Scaled(2.0)))"
+    monkeypatch.setenv("PYTHONHASHSEED", "11")
+    root = Path(__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
+    assert done.stdout.split() == [loss_hash(power(5)), loss_hash(Scaled(2.0))]
+
+
+def test_another_loss_is_another_measurement_and_reads_well(tmp_path):
+    targets = keras.utils.to_categorical(Y)
+    options = {"grid": 3, "out": tmp_path / "s", **QUIET}
+    found = loss_surface(mlp(), X, targets, loss=keras.losses.MeanSquaredError(), **options)
+    assert "MeanSquaredError, mean of 90" in found.caption()
+    np.testing.assert_allclose(found.accuracy[1, 1], np.mean(np.argmax(mlp()(X), 1) == Y))
+    np.testing.assert_allclose(loss_surface(mlp(), X, targets, grid=3, loss="mse", **QUIET).loss, found.loss, rtol=1e-6)
+    with pytest.raises(UserError, match="loss: it has"):
+        loss_surface(mlp(), X, targets, loss=keras.losses.MeanAbsoluteError(), **options)
+    options["out"] = tmp_path / "power"
+    assert "of_outputs, mean of 90" in loss_surface(mlp(), X, Y, loss=power(1), **options).caption()
+    with pytest.raises(UserError, match="loss_hash"):
+        loss_surface(mlp(), X, Y, loss=power(5), **options)
+    assert loss_name(functools.partial(scaled, factor=2.0)) == "scaled"
+    assert "lambda" not in loss_name(lambda y, z: z)
+
+
+def test_an_ignored_class_is_ignored():
+    model, labels = mlp(), np.where(np.arange(90) % 3, Y, 3)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=3, reduction="none")
+    surface = loss_surface(model, X, labels, grid=3, loss=loss, **QUIET)
+    np.testing.assert_allclose(surface.loss[1, 1], np.mean(loss(labels, model(X))), rtol=1e-5)
+    assert surface.loss[1, 1] < loss_surface(model, X, labels, grid=3, **QUIET).loss[1, 1]
