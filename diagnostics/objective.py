@@ -4,6 +4,7 @@ Cross-entropy is always taken from logits: Keras clips probabilities at 1e-7, wh
 draws a plateau that is not there. Sums over samples are kept in float64.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,12 +13,13 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from diagnostics.losses import Loss, loss_hash, loss_name, resolve_loss
-from diagnostics.network import Network, compiled, in_batches, is_functional
+from diagnostics.network import TOLERANCE, Network, compiled, in_batches, is_functional
 from feddual._lazy import keras, tf
 from feddual.errors import UserError
 from feddual.weights import fingerprint, read
 
 BatchNorm = Literal["frozen", "recalibrate", "interpolate"]
+FEW = 4  # samples by which a frozen prefix is checked
 CLASSES_AT_MOST = 1000  # beyond, no loss per class is kept
 COLUMNS = 3  # of a point's sums: loss, squared loss, right answers; then the loss of each class
 
@@ -48,6 +50,7 @@ class Objective:
         frozen: bool = False,
         cut: bool = True,
         features: bool = False,
+        originals: Any = None,
     ):
         """Prepare the evaluation; nothing heavy runs but the frozen prefix, once.
 
@@ -65,6 +68,7 @@ class Objective:
             frozen: Let directions move frozen layers too.
             cut: Run leading frozen layers once and keep their features.
             features: `x` holds those features already.
+            originals: With `features`, the inputs of the first few of them, to check them by.
         """
         if bn not in get_args(BatchNorm):
             raise UserError(f"bn: {bn!r} is unknown; allowed: {', '.join(get_args(BatchNorm))}")
@@ -87,13 +91,11 @@ class Objective:
             raise ValueError("features belong to a network that is cut")
         if cut:
             self.network.cut()
-        if self.network.prefix is not None and not features:
-            prefix = self.network.prefix
-            x = _fitting(x, prefix.inputs[0])
-            graph = compiled(lambda batch: prefix(batch, training=False), ([None, *x.shape[1:]], x.dtype))
-            x = in_batches(graph, batch_size, x).numpy()
-        elif features and self.network.prefix is None:
-            raise UserError("features: this model has no frozen layers at its beginning")
+        self.prefix_check: float | None = None  # how far a few samples through prefix and rest are from the whole
+        if features:
+            self._check_features(x, originals)
+        elif self.network.prefix is not None:
+            x = self._featured(x)
         rest = self.network.rest
         self.x = tf.constant(_fitting(x, rest.inputs[0]) if is_functional(rest) else x)
         self._forward = self.network.bind()
@@ -106,6 +108,37 @@ class Objective:
             self._refuse_probabilities()
         self.engines: dict[Any, Any] = {}  # what was compiled for it, by `diagnostics.engines`
         self._statistics = _statistics(self.network.rest, self.layout) if bn == "recalibrate" else []
+
+    # --- the frozen prefix
+
+    def _featured(self, x: np.ndarray) -> np.ndarray:
+        """The prefix's output; `x` itself, with nothing cut off, if the rest makes something else of it."""
+        prefix = self.network.prefix
+        x = _fitting(x, prefix.inputs[0])
+        graph = compiled(lambda batch: prefix(batch, training=False), ([None, *x.shape[1:]], x.dtype))
+        found = in_batches(graph, self.batch_size, x).numpy()
+        self.prefix_check = self.network.mismatch(x[:FEW], found[:FEW])
+        if self.prefix_check <= TOLERANCE:
+            return found
+        warnings.warn(
+            f"the frozen layers computed once differ from the whole network by {self.prefix_check:.1e} (relative); "
+            "taking the whole one. Please report the model.",
+            stacklevel=2,
+        )
+        self.network.join()
+        return x
+
+    def _check_features(self, features: np.ndarray, originals: Any) -> None:
+        if self.network.prefix is None:
+            raise UserError("features: this model has no frozen layers at its beginning")
+        if originals is None:
+            return
+        self.prefix_check = self.network.mismatch(originals, features[: len(originals)])
+        if self.prefix_check > TOLERANCE:
+            raise UserError(
+                f"features: those kept on disk are not what the model's frozen layers give (they differ by "
+                f"{self.prefix_check:.1e}, relative); delete the folder `features` in the cache"
+            )
 
     # --- what data and model allow
 

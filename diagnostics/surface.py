@@ -181,7 +181,7 @@ class _Measuring:
         }  # fmt: skip
         key = json.dumps({**self.settings, "loss": id(loss)})
         if key not in chosen.cache:  # the loss itself is kept too, so that its id stays its own
-            objective = Objective(chosen.model, chosen.x, chosen.y, **self.settings)
+            objective = Objective(chosen.model, chosen.x, chosen.y, **self.settings, originals=chosen.originals)
             chosen.cache[key] = objective, Space(objective.network.whole), loss
         self.objective, self.space, _ = chosen.cache[key]
         self.weights = self.space.checked(self.space.weights if chosen.weights is None else chosen.weights)

@@ -53,6 +53,8 @@ class Sweep:
         self.problem, self.workers, self._executor = problem, workers, executor
         self.objective = objective
         self._engine, self.facts = engines.choose(objective, problem.weights, problem.planes, problem.engine, corner)
+        if objective.prefix_check is not None:
+            self.facts["check_prefix"] = objective.prefix_check
         self._plane = 0
         self.group = self._engine.group
         self.chunk = self.group * -(-CHUNK // self.group)
@@ -113,8 +115,8 @@ class Sweep:
             problem,
             x=np.zeros(0),
             y=objective.y.numpy(),
-            settings=problem.settings | {"features": features},
-            engine="plain" if self.facts["engine"] == "plain" else "unchecked",
+            settings=problem.settings | {"features": features, "cut": features},
+            engine="plain" if isinstance(self._engine, engines.Plain) else "unchecked",
         )
         with tempfile.TemporaryDirectory(prefix="feddual-surface-") as folder:
             np.save(Path(folder) / "x.npy", objective.x.numpy())

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnostics import store
+from diagnostics import objective, store
 from diagnostics.directions import Space
 from diagnostics.losses import loss_hash, loss_name
 from diagnostics.results import Surface
 from diagnostics.surface import loss_lines, loss_surface
 from feddual._lazy import keras, tf
 from feddual.errors import UserError
-from tests.test_surface import QUIET, X, Y, mlp
+from tests.test_surface import IMAGES, QUIET, X, Y, mlp
 
 
 @pytest.mark.parametrize("parts", [(["two"], ["one"]), (["one"], ["two"], ["one", "bias"])])
@@ -166,3 +166,53 @@ def test_an_ignored_class_is_ignored():
     surface = loss_surface(model, X, labels, grid=3, loss=loss, **QUIET)
     np.testing.assert_allclose(surface.loss[1, 1], np.mean(loss(labels, model(X))), rtol=1e-5)
     assert surface.loss[1, 1] < loss_surface(model, X, labels, grid=3, **QUIET).loss[1, 1]
+
+
+# --- frozen layers and one trained layer after them
+
+
+def linear_probe(kind):
+    layers = keras.layers
+    base = keras.Sequential([keras.Input((8, 8, 2)), layers.Conv2D(3, 3), layers.GlobalAveragePooling2D()])
+    base.trainable = False
+    if kind == "chain":
+        return keras.Sequential([keras.Input((8, 8, 2)), *base.layers, layers.Dense(4, activation="softmax")])
+    if kind == "nested":
+        return keras.Sequential([keras.Input((8, 8, 2)), base, layers.Dense(4)])
+    images = keras.Input((8, 8, 2))
+    return keras.Model(images, layers.Dense(4)(base(images, training=False)))
+
+
+LABELS = np.arange(40) % 4
+
+
+@pytest.mark.parametrize("kind", ["chain", "nested", "functional"])
+def test_a_single_layer_after_frozen_ones(kind):
+    model = linear_probe(kind)
+    fast = loss_surface(model, IMAGES, LABELS, grid=3, **QUIET)
+    assert fast.meta["facts"]["engine"] == "prefix + linearity + dense suffix"
+    assert fast.meta["facts"]["check_prefix"] < 1e-5
+    plain = loss_surface(model, IMAGES, LABELS, grid=3, engine="plain", **QUIET)
+    assert plain.meta["facts"]["engine"] == "plain"
+    np.testing.assert_allclose(fast.loss, plain.loss, rtol=1e-5)
+
+
+def test_a_shortcut_around_frozen_layers_is_not_cut():
+    layers = keras.layers
+    images = keras.Input((8, 8, 2))
+    h = layers.Conv2D(2, 3, padding="same", trainable=False)(images)
+    h = layers.Conv2D(2, 3, padding="same", trainable=False)(layers.Add()([h, images]))
+    model = keras.Model(images, layers.Dense(4)(layers.Flatten()(layers.Add()([h, images]))))
+    found = [loss_surface(model, IMAGES, LABELS, grid=3, engine=engine, **QUIET) for engine in ("auto", "plain")]
+    np.testing.assert_allclose(found[0].loss, found[1].loss, rtol=1e-5)
+
+
+def test_a_wrong_prefix_is_not_used(monkeypatch):
+    model = linear_probe("chain")
+    plain = loss_surface(model, IMAGES, LABELS, grid=3, engine="plain", **QUIET)
+    right = objective.in_batches
+    monkeypatch.setattr(objective, "in_batches", lambda *arguments: 1.5 * right(*arguments))
+    with pytest.warns(UserWarning, match="frozen layers computed once differ from the whole network"):
+        found = loss_surface(model, IMAGES, LABELS, grid=3, **QUIET)
+    np.testing.assert_allclose(found.loss, plain.loss, rtol=1e-5)
+    assert found.meta["facts"]["check_prefix"] > 1e-4
