@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -84,9 +85,7 @@ class Objective:
         self.network = Network(model, self._crosses, frozen, dropout=not (bn == "recalibrate" and _drops(model)))
         self.layout = self.network.layout
         self.weights = read(self.network.whole)
-        x, y = np.asarray(x), np.asarray(y)
-        if len(x) == 0 or len(x) != len(y):
-            raise UserError(f"x, y: expected as many inputs as targets and at least one, got {x.shape} and {y.shape}")
+        x, y = checked_arrays(x, y)
         if not cut and features:
             raise ValueError("features belong to a network that is cut")
         if cut:
@@ -95,11 +94,14 @@ class Objective:
         if features:
             self._check_features(x, originals)
         elif self.network.prefix is not None:
-            x = self._featured(x)
+            x = self._featured(self.network.prefix, x)
         rest = self.network.rest
         self.x = tf.constant(_fitting(x, rest.inputs[0]) if is_functional(rest) else x)
         self._forward = self.network.bind()
         shape = self._output_shape()
+        sizes = [size or 0 for size in shape[1:]]  # 0: known only when it runs
+        if self.kind == "mse" and all(sizes) and prod(y.shape[1:]) != prod(sizes):
+            raise UserError(f"y: mse over outputs of shape {shape} needs as many targets, got {y.shape}")
         self.labels, self.num_classes = self._classes(y, shape)
         self.y = tf.constant(self.labels if self._crosses else y)
         self.data_hash = fingerprint(self.x.numpy(), self.y.numpy())
@@ -111,9 +113,8 @@ class Objective:
 
     # --- the frozen prefix
 
-    def _featured(self, x: np.ndarray) -> np.ndarray:
+    def _featured(self, prefix: Any, x: np.ndarray) -> np.ndarray:
         """The prefix's output; `x` itself, with nothing cut off, if the rest makes something else of it."""
-        prefix = self.network.prefix
         x = _fitting(x, prefix.inputs[0])
         graph = compiled(lambda batch: prefix(batch, training=False), ([None, *x.shape[1:]], x.dtype))
         found = in_batches(graph, self.batch_size, x).numpy()
@@ -325,6 +326,28 @@ def measures(sums: np.ndarray, count: int | np.ndarray, class_counts: Callable[[
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def checked_arrays(x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets as arrays, if they can be."""
+    found = []
+    for name, value in (("x", x), ("y", y)):
+        try:
+            array = np.asarray(value)
+        except ValueError:  # rows of different lengths
+            array = np.empty((), object)
+        if array.ndim == 0 or array.dtype == object:
+            raise UserError(
+                f"{name}: expected an array with one row per sample, got {type(value).__name__}; a data set must be "
+                "collected into arrays first"
+            )
+        found.append(array)
+    x, y = found
+    if y.dtype.kind in "SU":
+        raise UserError("y: expected numbers, got text; np.unique(y, return_inverse=True)[1] makes integer labels")
+    if len(x) == 0 or len(x) != len(y):
+        raise UserError(f"x, y: expected as many inputs as targets and at least one, got {x.shape} and {y.shape}")
+    return x, y
 
 
 def _per_sample(values: Any) -> Any:

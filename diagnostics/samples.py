@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from diagnostics.objective import FEW
+from diagnostics.objective import FEW, checked_arrays
 from feddual import acceleration, datasets, models, seeding
 from feddual.api import Run
 from feddual.errors import UserError
@@ -45,10 +45,8 @@ def stratified_rows(labels: np.ndarray, images: int | None, seed: int = 0) -> np
 def of_arrays(model: Any, x: Any, y: Any, images: int | None, seed: int) -> Samples:
     """A subset of a user's own data."""
     if x is None or y is None:
-        raise UserError("x, y: a Keras model needs data to be evaluated on: loss_surface(model, x, y)")
-    x, y = np.asarray(x), np.asarray(y)
-    if len(x) == 0 or len(x) != len(y):
-        raise UserError(f"x, y: expected as many inputs as targets and at least one, got {x.shape} and {y.shape}")
+        raise UserError("x, y: a Keras model needs data to be evaluated on, as arrays: loss_surface(model, x, y)")
+    x, y = checked_arrays(x, y)
     _check_images(images)
     if y.ndim == 1 and (np.issubdtype(y.dtype, np.integer) or len(np.unique(y)) <= 1000):
         labels = y

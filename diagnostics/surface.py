@@ -12,6 +12,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -192,11 +193,26 @@ class _Measuring:
         return self.space.random(seed, index, norm, weights=self.weights, layers=layers, include=include)
 
     def given(self, directions: Sequence[Direction], number: int | None) -> list[Direction]:
-        if not directions or (number is not None and len(directions) != number):
+        """The user's directions, if lines or a plane can be made of them."""
+        directions = [directions] if isinstance(directions, Direction) else directions
+        others = [type(one).__name__ for one in directions if not isinstance(one, Direction)]
+        if others:
+            raise UserError(
+                f"directions: expected those that diagnostics.Space makes, got {others[0]}; a vector of your own: "
+                "diagnostics.Direction(vector, name)"
+            )
+        if not len(directions) or (number is not None and len(directions) != number):
             raise UserError(f"directions: expected {number or 'at least one'}, got {len(directions)}")
-        for one in directions:
-            self.space.checked(one.vector)
-        return list(directions)
+        found = [replace(one, vector=self.space.checked(one.vector)) for one in directions]
+        for one in found:
+            if not np.isfinite(one.vector).all() or not one.vector.any():
+                problem = "is zero everywhere" if np.isfinite(one.vector).all() else "is not finite everywhere"
+                raise UserError(f"directions: {one.name!r} {problem}, so it leads nowhere")
+        if len({one.sha256 for one in found}) < len(found):
+            raise UserError("directions: one of them is given twice")
+        if number == 2 and abs(cosine(*found)) > 1 - 1e-9:
+            raise UserError("directions: the two are parallel: there is no plane along them")
+        return found
 
     def run(
         self,

@@ -1,6 +1,7 @@
 """How points are computed must not show in them: several directions, frozen layers, workers, kills, losses."""
 
 import functools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,13 +10,13 @@ import numpy as np
 import pytest
 
 from diagnostics import objective, store
-from diagnostics.directions import Space
+from diagnostics.directions import Direction, Space
 from diagnostics.losses import loss_hash, loss_name
 from diagnostics.results import Surface
 from diagnostics.surface import loss_lines, loss_surface
 from feddual._lazy import keras, tf
 from feddual.errors import UserError
-from tests.test_surface import IMAGES, QUIET, X, Y, mlp
+from tests.test_surface import IMAGES, QUIET, X, Y, cross_entropy, mlp
 
 
 @pytest.mark.parametrize("parts", [(["two"], ["one"]), (["one"], ["two"], ["one", "bias"])])
@@ -82,13 +83,6 @@ def test_a_kill_before_the_last_file_is_made_good(tmp_path, monkeypatch):
             loss_surface(mlp(), X, Y, grid=3, out=tmp_path / "s", **QUIET)
     loss_surface(mlp(), X, Y, grid=3, out=tmp_path / "s", **QUIET)
     assert sorted(path.name for path in (tmp_path / "s").iterdir()) == ["manifest.json", "surface.npz"]
-
-
-def test_two_levels_with_workers_equal_serial(two_levels):
-    model, x, serial = two_levels
-    parallel = loss_surface(model, x, Y, workers=2, **TWO_LEVELS)
-    for name in ("loss", "sem", "samples"):
-        np.testing.assert_array_equal(getattr(serial, name), getattr(parallel, name))
 
 
 # --- which loss it is
@@ -216,3 +210,182 @@ def test_a_wrong_prefix_is_not_used(monkeypatch):
         found = loss_surface(model, IMAGES, LABELS, grid=3, **QUIET)
     np.testing.assert_allclose(found.loss, plain.loss, rtol=1e-5)
     assert found.meta["facts"]["check_prefix"] > 1e-4
+
+
+# --- workers, kills and odd numbers
+
+
+def convolutions(batch_norm=False, seed=0):
+    layers, make = keras.layers, keras.initializers.RandomNormal
+    kernels = [make(0, 0.3, seed=seed + number) for number in range(3)]
+    return keras.Sequential(
+        [keras.Input((8, 8, 2)), layers.Conv2D(3, 3, activation="tanh", kernel_initializer=kernels[0])]
+        + [layers.BatchNormalization(momentum=0.5)] * batch_norm
+        + [layers.AveragePooling2D(2), layers.Conv2D(4, 2, activation="relu", kernel_initializer=kernels[1])]
+        + [layers.Flatten(), layers.Dense(4, kernel_initializer=kernels[2])]
+    )
+
+
+# Through the workers' files and code in this process; `test_workers_equal_serial_in_bits` starts real ones.
+WORKERS = {"workers": 2, "executor": "inline"}
+
+
+@pytest.mark.parametrize("engine", ["linearity + patches", "plain"])
+def test_workers_equal_serial_for_every_engine(engine):
+    options = {"grid": (5, 7), "engine": "plain" if engine == "plain" else "auto", "batch_size": 16, **QUIET}
+    serial, parallel = (loss_surface(convolutions(), IMAGES, LABELS, **options, **more) for more in ({}, WORKERS))
+    assert parallel.meta["facts"]["engine"] == engine
+    for name in ("loss", "sem", "accuracy", "class_loss"):
+        np.testing.assert_array_equal(getattr(serial, name), getattr(parallel, name))
+
+
+def test_workers_equal_serial_for_lines_of_different_layers():
+    model = mlp()
+    space = Space(model)
+    directions = [space.random(index=index, layers=[layer]) for index, layer in enumerate(("two", "one"))]
+    serial, parallel = (
+        loss_lines(model, X, Y, directions=directions, grid=5, **QUIET, **more) for more in ({}, WORKERS)
+    )
+    np.testing.assert_array_equal(serial.loss, parallel.loss)
+
+
+def test_two_levels_with_workers_equal_serial(two_levels):
+    model, x, serial = two_levels
+    parallel = loss_surface(model, x, Y, **WORKERS, **TWO_LEVELS)
+    for name in ("loss", "sem", "samples"):
+        np.testing.assert_array_equal(getattr(serial, name), getattr(parallel, name))
+
+
+def odd(y, z):
+    """NaN, infinite, negative and zero losses, by the size of the first output."""
+    size = z[:, 0]
+    return tf.where(size > 1.0, np.inf, tf.where(size > 0.5, np.nan, tf.where(size > 0, tf.zeros_like(size), size)))
+
+
+def test_odd_losses_survive_files_and_kills(tmp_path, monkeypatch):
+    model = mlp(scale=0.3)
+    x = np.tile(X[:1], (8, 1))  # one sample, so that a point has one kind of loss
+    options = {"grid": 9, "range": 20.0, "loss": odd, **QUIET}
+    whole = loss_surface(model, x, Y[:8], **options)
+    kinds = [np.isnan(whole.loss), np.isposinf(whole.loss), whole.loss < 0, whole.loss == 0]
+    assert all(kind.any() for kind in kinds)
+    assert whole.computed.all()
+    whole.save(tmp_path / "saved")
+    np.testing.assert_array_equal(Surface.load(tmp_path / "saved").loss, whole.loss)
+    write, written = store.Folder.write, []
+
+    def dies(self, name, values):
+        if len(written) == 3:
+            raise Killed
+        written.append(name)
+        write(self, name, values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.Folder, "write", dies)
+        with pytest.raises(Killed):
+            loss_surface(model, x, Y[:8], out=tmp_path / "s", **options)
+    partial = Surface.load(tmp_path / "s")
+    assert partial.computed.sum() == 48
+    np.testing.assert_array_equal(partial.loss[partial.computed], whole.loss[partial.computed])
+    again = []
+    monkeypatch.setattr(
+        store.Folder, "write", lambda self, name, values: (again.append(name), write(self, name, values))
+    )
+    np.testing.assert_array_equal(loss_surface(model, x, Y[:8], out=tmp_path / "s", **options).loss, whole.loss)
+    assert not set(again) & set(written)  # no loss counts as "to do"
+
+
+# --- batch normalisation, and planes through models
+
+
+def test_statistics_of_a_convolution_interpolated_and_recalibrated():
+    first, second = convolutions(batch_norm=True), convolutions(batch_norm=True, seed=5)
+    for model, mean in ((first, 0.1), (second, 0.4)):
+        model.layers[1].moving_mean.assign(np.full(3, mean))
+        model.layers[1].moving_variance.assign(np.linspace(0.5, 1.5 + mean, 3))
+    space, other = Space(first), Space(second)
+    options = {"directions": [space.between(space.weights, other.weights)], "range": (0, 1), "grid": 3, **QUIET}
+    ends = [cross_entropy(model(IMAGES).numpy(), LABELS).mean() for model in (first, second)]
+    moved = loss_lines(first, IMAGES, LABELS, bn="interpolate", **options)
+    np.testing.assert_allclose(moved.loss[0, [0, -1]], ends, rtol=1e-5)
+    again = loss_lines(first, IMAGES, LABELS, bn="recalibrate", **options)
+    hidden = second.layers[0](IMAGES).numpy().astype(float)
+    second.layers[1].moving_mean.assign(hidden.mean((0, 1, 2)))
+    second.layers[1].moving_variance.assign(hidden.var((0, 1, 2)))
+    expected = cross_entropy(second(IMAGES).numpy(), LABELS).mean()
+    np.testing.assert_allclose(again.loss[0, -1], expected, rtol=1e-4)
+    assert abs(expected - ends[1]) > 1e-3
+
+
+def test_a_plane_through_three_models_passes_through_them():
+    models = [convolutions(seed=seed) for seed in (0, 5, 9)]
+    space = Space(models[0])
+    plane = space.plane(*(Space(model).weights for model in models))
+    surface = loss_surface(models[0], IMAGES, LABELS, directions=plane, grid=3, range=(0, 1), **QUIET)
+    found = [surface.loss[0, 0], surface.loss[0, 2], surface.loss[2, 0]]
+    expected = [cross_entropy(model(IMAGES).numpy(), LABELS).mean() for model in models]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"x": {"images": X}}, "x: expected an array .* got dict"),
+        ({"x": [[1, 2], [3]]}, "x: expected an array .* got list"),
+        ({"y": np.array(["cat", "dog"] * 45)}, "y: expected numbers, got text"),
+        ({"y": X[:, :3], "loss": "mse"}, r"y: mse over outputs of shape \(None, 4\) .* got \(90, 3\)"),
+        ({"grid": 5.0}, "grid: expected N or NXxNY, got 5.0"),
+        ({"range": "a"}, "range: expected numbers, got 'a'"),
+        ({"include": ("biases",)}, "include: biases unknown"),
+        ({"include": "bias"}, "include: expected a list"),
+    ],
+)
+def test_input_of_other_kinds_is_named(given, message):
+    options = {"x": X, "y": Y, "grid": 3, **QUIET, **given}
+    for measure in (loss_surface, loss_lines):
+        with pytest.raises(UserError, match=message):
+            measure(mlp(), **options)
+
+
+def test_a_data_set_is_not_an_array():
+    data = tf.data.Dataset.from_tensor_slices((X, Y))
+    with pytest.raises(UserError, match=r"x: expected an array .* collected into arrays"):
+        loss_surface(mlp(), data, Y, **QUIET)
+    with pytest.raises(UserError, match="as arrays"):
+        loss_surface(mlp(), data, **QUIET)
+
+
+def test_numbers_of_numpy_are_numbers():
+    surface = loss_surface(mlp(), X, Y, grid=np.int64(5), range=np.float32(1), **QUIET)
+    assert surface.loss.shape == (5, 5)
+    lines = loss_lines(mlp(), X, Y, count=1, grid=np.int64(5), range=np.float32(1), **QUIET)
+    np.testing.assert_array_equal(lines.alphas, surface.alphas)
+    with pytest.raises(UserError, match="a line has one count"):
+        loss_lines(mlp(), X, Y, grid=(3, 5), **QUIET)
+    with pytest.raises(UserError, match="alphas: expected numbers"):
+        loss_lines(mlp(), X, Y, alphas=["a", 0, 1], **QUIET)
+
+
+def test_directions_that_lead_nowhere_are_named():
+    model = mlp()
+    space = Space(model)
+    good, size = space.random(), space.layout.size
+    cases = {
+        "Direction(vector, name)": [good.vector, good.vector],
+        "'nothing' is zero everywhere": [good, Direction(np.zeros(size, np.float32), "nothing")],
+        "'broken' is not finite": [good, Direction(np.full(size, np.nan, np.float32), "broken")],
+        "given twice": [good, good],
+        "parallel": [good, Direction(-2 * good.vector, "back")],
+        "expected 2, got 1": good,
+    }
+    for message, directions in cases.items():
+        with pytest.raises(UserError, match=re.escape(message)):
+            loss_surface(model, X, Y, grid=3, directions=directions, **QUIET)
+    with pytest.raises(UserError, match="given twice"):
+        loss_lines(model, X, Y, grid=3, directions=[good, good], **QUIET)
+    alone = loss_lines(model, X, Y, grid=3, directions=good, **QUIET)
+    in_float64 = Direction(good.vector.astype(float), "the same")
+    np.testing.assert_array_equal(loss_lines(model, X, Y, grid=3, directions=[in_float64], **QUIET).loss, alone.loss)
