@@ -194,22 +194,24 @@ class _Measuring:
 
     def given(self, directions: Sequence[Direction], number: int | None) -> list[Direction]:
         """The user's directions, if lines or a plane can be made of them."""
-        directions = [directions] if isinstance(directions, Direction) else directions
+        directions = [directions] if isinstance(directions, Direction) else list(directions)
         others = [type(one).__name__ for one in directions if not isinstance(one, Direction)]
         if others:
             raise UserError(
                 f"directions: expected those that diagnostics.Space makes, got {others[0]}; a vector of your own: "
                 "diagnostics.Direction(vector, name)"
             )
-        if not len(directions) or (number is not None and len(directions) != number):
+        if not directions or (number is not None and len(directions) != number):
             raise UserError(f"directions: expected {number or 'at least one'}, got {len(directions)}")
         found = [replace(one, vector=self.space.checked(one.vector)) for one in directions]
-        for one in found:
-            if not np.isfinite(one.vector).all() or not one.vector.any():
-                problem = "is zero everywhere" if np.isfinite(one.vector).all() else "is not finite everywhere"
-                raise UserError(f"directions: {one.name!r} {problem}, so it leads nowhere")
-        if len({one.sha256 for one in found}) < len(found):
-            raise UserError("directions: one of them is given twice")
+        hashes = [one.sha256 for one in found]
+        for place, one in enumerate(found):
+            if not np.isfinite(one.vector).all():
+                raise UserError(f"directions: {one.name!r} holds values that are not finite")
+            if not one.vector.any():
+                raise UserError(f"directions: {one.name!r} is zero everywhere, so it leads nowhere")
+            if hashes[place] in hashes[:place]:
+                raise UserError(f"directions: {one.name!r} is given twice")
         if number == 2 and abs(cosine(*found)) > 1 - 1e-9:
             raise UserError("directions: the two are parallel: there is no plane along them")
         return found

@@ -376,7 +376,7 @@ def test_directions_that_lead_nowhere_are_named():
     cases = {
         "Direction(vector, name)": [good.vector, good.vector],
         "'nothing' is zero everywhere": [good, Direction(np.zeros(size, np.float32), "nothing")],
-        "'broken' is not finite": [good, Direction(np.full(size, np.nan, np.float32), "broken")],
+        "'broken' holds values that are not finite": [good, Direction(np.full(size, np.nan, np.float32), "broken")],
         "given twice": [good, good],
         "parallel": [good, Direction(-2 * good.vector, "back")],
         "expected 2, got 1": good,
