@@ -115,8 +115,7 @@ def test_tuning_chooses_on_held_out_data(grid, tmp_path):
         name
         for name, entry in chosen.items()
         # A choice that is the default is the row's own run, and is not run twice.
-        if entry["settings"]
-        not in (
+        if entry["settings"] not in (
             {"training.learning_rate": 0.001},
             {"training.learning_rate": 0.001, "algorithm.proximal_weight": 0.1},
         )
