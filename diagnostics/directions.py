@@ -5,7 +5,7 @@ the Loss Landscape of Neural Nets", NeurIPS 2018): a step of 1 moves every filte
 is depends on the layer; the table is here, and `register_filter_axes` adds to it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -18,6 +18,7 @@ from feddual.weights import Entry, Layout, fingerprint, moving_statistics, owner
 Norm = Literal["filter", "layer", "model"]
 Axes = tuple[int, ...]
 AxesRule = Axes | Callable[[Any, tuple[int, ...]], Axes]  # fixed, or found from the layer and the shape
+INCLUDABLE = ("bias", "norm")
 TINY = 1e-10  # keeps a dead filter's zero norm from being divided by
 
 # --- which axes are summed over in the norm of one filter ----------------------------------------------------------
@@ -148,11 +149,8 @@ class Space:
         """
         if norm not in get_args(Norm):
             raise UserError(f"norm: {norm!r} is unknown; allowed: {', '.join(get_args(Norm))}")
-        unknown = set(layers) - {entry.layer for entry in self.layout.entries if entry.trainable}
-        if unknown:
-            raise UserError(
-                f"layers: {', '.join(sorted(unknown))} not in the model; it has {', '.join(self.layout.layers)}"
-            )
+        _check_names("layers", layers, self.layout.layers)
+        _check_names("include", include, INCLUDABLE)
         weights = self.weights if weights is None else self.checked(weights)
         vector = np.zeros(self.layout.size)
         moved = np.zeros(self.layout.size, bool)
@@ -201,6 +199,14 @@ class Space:
     def table(self) -> list[dict[str, Any]]:
         """What a filter is in each variable: for people, and for the manifest."""
         return [_row(entry, layer) for entry, layer in zip(self.layout.entries, self.owners, strict=True)]
+
+
+def _check_names(what: str, given: Sequence[str], known: Collection[str]) -> None:
+    if isinstance(given, str):
+        raise UserError(f"{what}: expected a list of names, such as [{given!r}], got {given!r}")
+    unknown = set(given) - set(known)
+    if unknown:
+        raise UserError(f"{what}: {', '.join(sorted(unknown))} unknown; there are {', '.join(known)}")
 
 
 def _row(entry: Entry, layer: Any) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """How the points of a surface are computed: plainly, or by exact rewrites that give the same numbers sooner.
 
-Prefix: what comes before the first layer that a direction moves is computed once.
+Prefix: what comes before the first layer that a direction moves is computed once; frozen layers by the objective,
+    for the plain path too, which compares a few samples with the whole network itself.
 Linearity: that layer, if dense or a convolution, is linear in its weights: z(a, b) = z0 + a z1 + b z2, before the
     activation, from three tensors computed once.
 Patches: narrow convolutions as products over patches (`feddual.acceleration`).
@@ -16,12 +17,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from diagnostics.network import Bound, compiled, entries_of, fresh, in_batches, is_functional, taken
+from diagnostics.network import TOLERANCE, Bound, compiled, entries_of, fresh, in_batches, is_functional, taken
 from diagnostics.objective import Objective
 from feddual._lazy import keras, tf
 from feddual.acceleration import Convolutions
 
-TOLERANCE = 1e-4  # relative; beyond it the fast path is not used
 CHECK_IMAGES = 256  # samples of the nine points' comparison
 MEMORY = 2**30  # bytes the tensors of the first layer may take
 TILE = 2**19  # values of one layer's outputs at a time: they stay in the cache
@@ -44,10 +44,11 @@ class Engine(Protocol):
 class Plain:
     """The whole network at w0 + a d1 + b d2, point by point: what all others must equal."""
 
-    name, group = "plain", 1
+    group = 1
 
     def __init__(self, objective: Objective, axes: int):
         self._objective = objective
+        self.name = "plain" if objective.network.prefix is None else "prefix"
         size = objective.layout.size
         self._fixed = (
             np.array([not entry.trainable for entry in objective.layout.entries for _ in range(prod(entry.shape))])
@@ -83,7 +84,8 @@ class Fast:
         if body.inputs[0].dtype != "float32":
             raise ValueError("features are kept in float32 only")
         self._before = None if before is None else self._prefix(Bound(before, _leading(before, model, layout)))
-        applied = ["prefix"] if before is not None and before.weights else []
+        ahead = objective.network.prefix is not None or (before is not None and before.weights)
+        applied = ["prefix"] if ahead else []
         self._layers, self._entries = _chain(body), entries_of(body, layout)
         self._body, self._bound = body, Bound(body, self._entries)
         here = _moved(self._entries, layout, moved)
@@ -261,19 +263,20 @@ class Fast:
 
 
 def choose(
-    objective: Objective, weights: np.ndarray, directions: np.ndarray, wish: str = "auto", corner: Any = None
+    objective: Objective, weights: np.ndarray, planes: Sequence[np.ndarray], wish: str = "auto", corner: Any = None
 ) -> tuple[Engine, dict[str, Any]]:
-    """An engine placed at these weights and directions, and the facts about it.
+    """An engine that can go to all of these planes, placed at the first, and the facts about it.
 
     Args:
         objective: What is computed.
         weights: The centre.
-        directions: Shape (axes, size).
+        planes: The directions of each, shape (axes, size); what only one of them moves counts as moved.
         wish: `auto`, `plain` for no rewrite, or `unchecked` for what `auto` chose elsewhere.
         corner: The largest coordinates, (axes,); nine points up to there are compared with the plain path.
     """
-    moved = tuple(bool(directions[:, entry.slice].any()) for entry in objective.layout.entries)
+    directions = planes[0]
     axes, kept = len(directions), objective.engines
+    moved = tuple(any(plane[:, entry.slice].any() for plane in planes) for entry in objective.layout.entries)
     if wish != "plain" and ("fast", axes, moved) not in kept:
         try:
             kept["fast", axes, moved] = Fast(objective, moved, axes)
@@ -290,7 +293,7 @@ def choose(
     if wish == "unchecked":
         return fast, {"engine": fast.name}
     count = min(len(objective.x), CHECK_IMAGES)
-    difference = compare(fast, plain, nine_points(np.ones(len(directions)) if corner is None else corner), count)
+    difference = compare(fast, plain, nine_points(np.ones(axes) if corner is None else corner), count)
     if difference > TOLERANCE:
         warnings.warn(
             f"the fast path ({fast.name}) differs from the plain one by {difference:.1e} (relative); taking the plain "

@@ -1,8 +1,10 @@
 """The points of a line or plane, and their order: the centre, a coarse grid, a finer one, the rest."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import index
+from typing import Any
 
 import numpy as np
 
@@ -24,9 +26,7 @@ class Grid:
     def plane(cls, count: int | str | Sequence[int], extent: Range) -> "Grid":
         """A grid of `count` points (n, (nx, ny), "n" or "nxxny") over [-extent, extent], or over given bounds."""
         nx, ny = parse_counts(count)
-        bounds = np.asarray(extent, float)
-        if bounds.shape == ():
-            bounds = np.array([-bounds, bounds])
+        bounds = _bounds(extent)
         if bounds.shape == (2,):
             bounds = np.stack([bounds, bounds])
         if bounds.shape != (2, 2):
@@ -36,15 +36,18 @@ class Grid:
     @classmethod
     def line(cls, count: int, extent: float | tuple[float, float]) -> "Grid":
         """Values along one direction."""
-        low, high = (-extent, extent) if isinstance(extent, (int, float)) else extent
-        return cls(axis(count, low, high))
+        nx, ny = parse_counts(count)
+        bounds = _bounds(extent)
+        if nx != ny or bounds.shape != (2,):
+            raise UserError(f"grid, range: a line has one count and a number or (low, high), got {count!r}, {extent!r}")
+        return cls(axis(nx, *bounds))
 
     @classmethod
     def at(cls, alphas: Sequence[float]) -> "Grid":
         """Given values along one direction."""
-        values = np.unique(np.asarray(alphas, float))
+        values = np.unique(_numbers("alphas", alphas))
         if len(values) < 3 or not np.isfinite(values).all() or 0 not in values:
-            raise UserError(f"alphas: expected at least 3 finite values, 0 among them, got {list(alphas)}")
+            raise UserError(f"alphas: expected at least 3 finite values, 0 among them, got {alphas!r}")
         return cls(values)
 
     @property
@@ -91,6 +94,19 @@ class Grid:
         return np.stack([self.alphas[columns], self.betas[rows]], 1)
 
 
+def _bounds(extent: Range) -> np.ndarray:
+    """Low and high ends, shape (2,), or as many as were given."""
+    bounds = _numbers("range", extent)
+    return np.array([-bounds, bounds]) if bounds.shape == () else bounds
+
+
+def _numbers(name: str, value: Any) -> np.ndarray:
+    try:
+        return np.asarray(value, float)
+    except (TypeError, ValueError):
+        raise UserError(f"{name}: expected numbers, got {value!r}") from None
+
+
 def axis(count: int, low: float, high: float) -> np.ndarray:
     """Evenly spaced values of which one is exactly zero."""
     if count < 3:
@@ -113,9 +129,11 @@ def nested(count: int, number: int) -> np.ndarray:
 
 def parse_counts(count: int | str | Sequence[int]) -> tuple[int, int]:
     """(nx, ny) of `51`, `"51"`, `"51x41"` or `(51, 41)`."""
-    parts = str(count).lower().split("x") if isinstance(count, (int, str)) else list(count)
     try:
-        numbers = [int(part) for part in parts]
+        if isinstance(count, str):
+            numbers = [int(part) for part in count.lower().split("x")]
+        else:
+            numbers = [index(part) for part in (count if isinstance(count, Iterable) else [count])]
     except (TypeError, ValueError):
         numbers = []
     if len(numbers) not in (1, 2):

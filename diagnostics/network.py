@@ -7,10 +7,14 @@ a copy; a model that cannot be copied (a subclass without a config) is used as i
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from feddual._lazy import keras, tf
 from feddual.errors import UserError
 from feddual.models import seeded_initialisers, split
 from feddual.weights import Entry, Layout, moving_statistics
+
+TOLERANCE = 1e-4  # relative; a rewrite that is further from the plain path is not used
 
 
 class Network:
@@ -51,9 +55,25 @@ class Network:
     def cut(self) -> None:
         """Take the leading frozen layers off: `rest` then maps their features to the outputs."""
         if self.is_copy and is_functional(self.whole):
-            prefix, rest = split(self.whole)
+            prefix, rest = split(fresh(self.whole), penultimate=False)  # a cut leaves traces, even one that fails
             if prefix is not None:
-                self.prefix, self.rest = prefix, fresh(keras.Model(rest.inputs, rest.outputs[1]))
+                self.prefix, self.rest = prefix, fresh(rest)
+
+    def join(self) -> None:
+        """Undo `cut`."""
+        self.prefix, self.rest = None, self.whole
+
+    def mismatch(self, x: Any, features: Any) -> float:
+        """How far `rest` of a few samples' features is from the whole network: relative to the largest output."""
+        whole, rest = (
+            np.asarray(part(values, training=False), np.float64)
+            for part, values in ((self.whole, x), (self.rest, features))
+        )
+        finite = np.isfinite(whole)
+        if (finite != np.isfinite(rest)).any():
+            return float("inf")
+        largest = np.max(np.abs(whole[finite]), initial=0.0)
+        return float(np.max(np.abs(whole - rest)[finite], initial=0.0) / (largest + 1e-6))
 
     def bind(self, part: Any | None = None) -> "Bound":
         """A part (`rest` by default) that takes its weights from the vector."""
@@ -155,17 +175,18 @@ def fresh(model: Any) -> Any:
 def without_softmax(model: Any) -> Any:
     """The model up to its logits, if it ends in a softmax; else the model itself."""
     last = model.outputs[0]._keras_history.operation
+    inputs = model.inputs if len(model.inputs) > 1 else model.inputs[0]  # a list of one would have to be called by one
     if type(last).__name__ == "Softmax" or (isinstance(last, keras.layers.Activation) and _is_softmax(last)):
-        return keras.Model(model.inputs, last.input, name=model.name)
+        return keras.Model(inputs, last.input, name=model.name)
     if _is_softmax(last):
         config: dict[str, Any] = last.get_config()
         linear = type(last).from_config(config | {"activation": "linear"})
         logits = linear(last.input)
         linear.set_weights(last.get_weights())
-        return keras.Model(model.inputs, logits, name=model.name)
+        return keras.Model(inputs, logits, name=model.name)
     if isinstance(last, keras.Model) and is_functional(last):
         inner = without_softmax(last)
-        return model if inner is last else keras.Model(model.inputs, inner(last.input), name=model.name)
+        return model if inner is last else keras.Model(inputs, inner(last.input), name=model.name)
     return model
 
 

@@ -4,22 +4,23 @@ Cross-entropy is always taken from logits: Keras clips probabilities at 1e-7, wh
 draws a plateau that is not there. Sums over samples are kept in float64.
 """
 
-import hashlib
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from diagnostics.network import Network, compiled, in_batches, is_functional
+from diagnostics.losses import Loss, loss_hash, loss_name, resolve_loss
+from diagnostics.network import TOLERANCE, Network, compiled, in_batches, is_functional
 from feddual._lazy import keras, tf
 from feddual.errors import UserError
 from feddual.weights import fingerprint, read
 
 BatchNorm = Literal["frozen", "recalibrate", "interpolate"]
-Loss = str | Callable[[Any, Any], Any] | None
-CROSS_ENTROPY = ("crossentropy", "sparse_categorical_crossentropy", "categorical_crossentropy")
+FEW = 4  # samples by which a frozen prefix is checked
 CLASSES_AT_MOST = 1000  # beyond, no loss per class is kept
 COLUMNS = 3  # of a point's sums: loss, squared loss, right answers; then the loss of each class
 
@@ -50,6 +51,7 @@ class Objective:
         frozen: bool = False,
         cut: bool = True,
         features: bool = False,
+        originals: Any = None,
     ):
         """Prepare the evaluation; nothing heavy runs but the frozen prefix, once.
 
@@ -67,13 +69,15 @@ class Objective:
             frozen: Let directions move frozen layers too.
             cut: Run leading frozen layers once and keep their features.
             features: `x` holds those features already.
+            originals: With `features`, the inputs of the first few of them, to check them by.
         """
         if bn not in get_args(BatchNorm):
             raise UserError(f"bn: {bn!r} is unknown; allowed: {', '.join(get_args(BatchNorm))}")
         if batch_size < 1:
             raise UserError(f"batch_size: must be at least 1, got {batch_size}")
-        self.kind, self._losses = _resolve(loss)
-        self.loss_name = _name(loss) + (" of normalised logits" if logit_norm else "")
+        self.kind, self._losses = resolve_loss(loss)
+        self.loss_name = loss_name(loss) + (" of normalised logits" if logit_norm else "")
+        self.loss_hash = loss_hash(loss)
         self._crosses, self._logit_norm = self.kind == "crossentropy", logit_norm
         if logit_norm and not self._crosses:
             raise UserError("logit_norm: only cross-entropy has logits to normalise")
@@ -81,24 +85,23 @@ class Objective:
         self.network = Network(model, self._crosses, frozen, dropout=not (bn == "recalibrate" and _drops(model)))
         self.layout = self.network.layout
         self.weights = read(self.network.whole)
-        x, y = np.asarray(x), np.asarray(y)
-        if len(x) == 0 or len(x) != len(y):
-            raise UserError(f"x, y: expected as many inputs as targets and at least one, got {x.shape} and {y.shape}")
+        x, y = checked_arrays(x, y)
         if not cut and features:
             raise ValueError("features belong to a network that is cut")
         if cut:
             self.network.cut()
-        if self.network.prefix is not None and not features:
-            prefix = self.network.prefix
-            x = _fitting(x, prefix.inputs[0])
-            graph = compiled(lambda batch: prefix(batch, training=False), ([None, *x.shape[1:]], x.dtype))
-            x = in_batches(graph, batch_size, x).numpy()
-        elif features and self.network.prefix is None:
-            raise UserError("features: this model has no frozen layers at its beginning")
+        self.prefix_check: float | None = None  # how far a few samples through prefix and rest are from the whole
+        if features:
+            self._check_features(x, originals)
+        elif self.network.prefix is not None:
+            x = self._featured(self.network.prefix, x)
         rest = self.network.rest
         self.x = tf.constant(_fitting(x, rest.inputs[0]) if is_functional(rest) else x)
         self._forward = self.network.bind()
         shape = self._output_shape()
+        sizes = [size or 0 for size in shape[1:]]  # 0: known only when it runs
+        if self.kind == "mse" and all(sizes) and prod(y.shape[1:]) != prod(sizes):
+            raise UserError(f"y: mse over outputs of shape {shape} needs as many targets, got {y.shape}")
         self.labels, self.num_classes = self._classes(y, shape)
         self.y = tf.constant(self.labels if self._crosses else y)
         self.data_hash = fingerprint(self.x.numpy(), self.y.numpy())
@@ -107,6 +110,36 @@ class Objective:
             self._refuse_probabilities()
         self.engines: dict[Any, Any] = {}  # what was compiled for it, by `diagnostics.engines`
         self._statistics = _statistics(self.network.rest, self.layout) if bn == "recalibrate" else []
+
+    # --- the frozen prefix
+
+    def _featured(self, prefix: Any, x: np.ndarray) -> np.ndarray:
+        """The prefix's output; `x` itself, with nothing cut off, if the rest makes something else of it."""
+        x = _fitting(x, prefix.inputs[0])
+        graph = compiled(lambda batch: prefix(batch, training=False), ([None, *x.shape[1:]], x.dtype))
+        found = in_batches(graph, self.batch_size, x).numpy()
+        self.prefix_check = self.network.mismatch(x[:FEW], found[:FEW])
+        if self.prefix_check <= TOLERANCE:
+            return found
+        warnings.warn(
+            f"the frozen layers computed once differ from the whole network by {self.prefix_check:.1e} (relative); "
+            "taking the whole one. Please report the model.",
+            stacklevel=2,
+        )
+        self.network.join()
+        return x
+
+    def _check_features(self, features: np.ndarray, originals: Any) -> None:
+        if self.network.prefix is None:
+            raise UserError("features: this model has no frozen layers at its beginning")
+        if originals is None:
+            return
+        self.prefix_check = self.network.mismatch(originals, features[: len(originals)])
+        if self.prefix_check > TOLERANCE:
+            raise UserError(
+                f"features: those kept on disk are not what the model's frozen layers give (they differ by "
+                f"{self.prefix_check:.1e}, relative); delete the folder `features` in the cache"
+            )
 
     # --- what data and model allow
 
@@ -176,6 +209,8 @@ class Objective:
         if not self.num_classes and not self._crosses:
             return losses, tf.fill(tf.shape(losses), tf.constant(np.nan, tf.float64))
         labels = y if self._crosses else tf.cast(y, tf.int32)
+        if labels.shape.rank == outputs.shape.rank and labels.shape[-1] == outputs.shape[-1]:
+            labels = tf.argmax(labels, -1, tf.int32)  # one-hot rows
         right = tf.cast(
             tf.equal(tf.argmax(outputs, -1, tf.int32), tf.reshape(labels, tf.shape(outputs)[:-1])), tf.float64
         )
@@ -290,47 +325,34 @@ def measures(sums: np.ndarray, count: int | np.ndarray, class_counts: Callable[[
         return Measures(loss, sem, sums[..., 2] / counts, sums[..., COLUMNS:] / per_class)
 
 
-# --- losses ---------------------------------------------------------------------------------------------------------
+# --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _resolve(loss: Loss) -> tuple[str, Callable[[Any, Any], Any]]:
-    """What kind of loss it is, and the function from (targets, outputs) to losses."""
-    losses = keras.losses
-    entropies = (losses.SparseCategoricalCrossentropy, losses.CategoricalCrossentropy)
-    if isinstance(loss, entropies) and not getattr(loss, "label_smoothing", 0):
-        loss = None
-    if loss is None or (isinstance(loss, str) and loss in CROSS_ENTROPY):
-        return "crossentropy", lambda y, z: tf.nn.sparse_softmax_cross_entropy_with_logits(y, z)
-    if loss == "mse":
-        return "mse", lambda y, z: tf.square(tf.reshape(tf.cast(y, z.dtype), tf.shape(z)) - z)
-    if isinstance(loss, losses.Loss):
-        return "custom", loss.call
-    if callable(loss):
-        return "custom", loss
-    raise UserError(f"loss: {loss!r} is unknown; allowed: crossentropy, mse, or a function of (targets, outputs)")
-
-
-def crosses_entropy(loss: Loss) -> bool:
-    """Whether a loss is cross-entropy, and so taken from logits."""
-    return _resolve(loss)[0] == "crossentropy"
+def checked_arrays(x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets as arrays, if they can be."""
+    found = []
+    for name, value in (("x", x), ("y", y)):
+        try:
+            array = np.asarray(value)
+        except ValueError:  # rows of different lengths
+            array = np.empty((), object)
+        if array.ndim == 0 or array.dtype == object:
+            raise UserError(
+                f"{name}: expected an array with one row per sample, got {type(value).__name__}; a data set must be "
+                "collected into arrays first"
+            )
+        found.append(array)
+    x, y = found
+    if y.dtype.kind in "SU":
+        raise UserError("y: expected numbers, got text; np.unique(y, return_inverse=True)[1] makes integer labels")
+    if len(x) == 0 or len(x) != len(y):
+        raise UserError(f"x, y: expected as many inputs as targets and at least one, got {x.shape} and {y.shape}")
+    return x, y
 
 
 def _per_sample(values: Any) -> Any:
     """One number per sample: the mean over further axes, such as the places of a sequence."""
     return tf.reduce_mean(tf.reshape(values, [tf.shape(values)[0], -1]), 1)
-
-
-def _name(loss: Loss) -> str:
-    """Identifies a loss from one call to the next; a lambda by its code."""
-    kind, function = _resolve(loss)
-    if kind != "custom":
-        return kind
-    function = getattr(function, "__func__", function)
-    name = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', type(function).__name__)}"
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return name
-    return f"{name}@{hashlib.sha256(code.co_code + repr(code.co_consts).encode()).hexdigest()[:12]}"
 
 
 def _fitting(x: np.ndarray, wanted: Any) -> np.ndarray:

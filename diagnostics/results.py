@@ -43,8 +43,9 @@ class Measured:
 
     @property
     def complete(self) -> bool:
-        """Whether every point is computed."""
-        return bool(self.computed.all())
+        """Whether every point is computed; with two levels, on all the samples it should be."""
+        half = self.meta["identity"].get("two_level") and "refined" not in self.meta["facts"]
+        return bool(self.computed.all()) and not half
 
     def caption(self) -> str:
         """The facts in a sentence or two."""
@@ -77,7 +78,7 @@ class Surface(Measured):
 
     def preview(self) -> "Surface":
         """The finest of the nested grids that is complete: what a picture of an unfinished surface shows."""
-        if self.complete:
+        if self.computed.all():
             return self
         grid = Grid(self.alphas, self.betas)
         ready = [level for level in range(3) if self.computed.flat[np.concatenate(grid.levels[: level + 1])].all()]

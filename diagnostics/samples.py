@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from diagnostics.objective import FEW, checked_arrays
 from feddual import acceleration, datasets, models, seeding
 from feddual.api import Run
 from feddual.errors import UserError
@@ -25,6 +26,7 @@ class Samples:
     features: bool = False  # x is the output of the model's frozen prefix
     facts: dict[str, Any] = field(default_factory=dict)  # where they come from, for the manifest
     weights: np.ndarray | None = None  # the centre, if it is not what the model holds now
+    originals: np.ndarray | None = None  # of features, the first few inputs themselves, to check them by
     cache: dict[str, Any] = field(default_factory=dict, repr=False)  # what was compiled for them; kept by `replace`
 
 
@@ -43,10 +45,8 @@ def stratified_rows(labels: np.ndarray, images: int | None, seed: int = 0) -> np
 def of_arrays(model: Any, x: Any, y: Any, images: int | None, seed: int) -> Samples:
     """A subset of a user's own data."""
     if x is None or y is None:
-        raise UserError("x, y: a Keras model needs data to be evaluated on: loss_surface(model, x, y)")
-    x, y = np.asarray(x), np.asarray(y)
-    if len(x) == 0 or len(x) != len(y):
-        raise UserError(f"x, y: expected as many inputs as targets and at least one, got {x.shape} and {y.shape}")
+        raise UserError("x, y: a Keras model needs data to be evaluated on, as arrays: loss_surface(model, x, y)")
+    x, y = checked_arrays(x, y)
     _check_images(images)
     if y.ndim == 1 and (np.issubdtype(y.dtype, np.integer) or len(np.unique(y)) <= 1000):
         labels = y
@@ -90,8 +90,11 @@ def of_run(
     part = dataset.held_out(*held) if held is not None else dataset
     images_of, labels = (part.x_train, part.y_train) if split == "train" else (part.x_test, part.y_test)
     rows = stratified_rows(labels, images, seed)
-    x = datasets.preprocess(images_of[rows], network.preprocess) if network.prefix is None else None
-    if x is None:
+    originals = None
+    if network.prefix is None:
+        x = datasets.preprocess(images_of[rows], network.preprocess)
+    else:
+        originals = datasets.preprocess(images_of[rows[:FEW]], network.preprocess)
         everything = dataset.x_train if split == "train" or held is not None else dataset.x_test
         places = rows if held is None else held[0 if split == "train" else 1][rows]
         x = _features(network, everything, places)
@@ -104,7 +107,8 @@ def of_run(
         "seed": seed,
         "rows": fingerprint(rows.astype(np.int64)),
     }
-    return Samples(network.model, x, labels[rows].astype(np.int32), network.prefix is not None, facts)
+    features = network.prefix is not None
+    return Samples(network.model, x, labels[rows].astype(np.int32), features, facts, originals=originals)
 
 
 def _features(network: models.Network, images: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ import numpy as np
 from diagnostics import samples, store
 from diagnostics.directions import Direction, Norm, Space, cosine
 from diagnostics.grid import Grid, Range
-from diagnostics.objective import BatchNorm, Loss, Objective
+from diagnostics.losses import Loss
+from diagnostics.objective import BatchNorm, Objective
 from diagnostics.progress import PointProgress
 from diagnostics.results import Lines, Plan, Surface, load
 from diagnostics.sweep import Problem, Sweep
@@ -181,7 +183,7 @@ class _Measuring:
         }  # fmt: skip
         key = json.dumps({**self.settings, "loss": id(loss)})
         if key not in chosen.cache:  # the loss itself is kept too, so that its id stays its own
-            objective = Objective(chosen.model, chosen.x, chosen.y, **self.settings)
+            objective = Objective(chosen.model, chosen.x, chosen.y, **self.settings, originals=chosen.originals)
             chosen.cache[key] = objective, Space(objective.network.whole), loss
         self.objective, self.space, _ = chosen.cache[key]
         self.weights = self.space.checked(self.space.weights if chosen.weights is None else chosen.weights)
@@ -192,11 +194,28 @@ class _Measuring:
         return self.space.random(seed, index, norm, weights=self.weights, layers=layers, include=include)
 
     def given(self, directions: Sequence[Direction], number: int | None) -> list[Direction]:
+        """The user's directions, if lines or a plane can be made of them."""
+        directions = [directions] if isinstance(directions, Direction) else list(directions)
+        others = [type(one).__name__ for one in directions if not isinstance(one, Direction)]
+        if others:
+            raise UserError(
+                f"directions: expected those that diagnostics.Space makes, got {others[0]}; a vector of your own: "
+                "diagnostics.Direction(vector, name)"
+            )
         if not directions or (number is not None and len(directions) != number):
             raise UserError(f"directions: expected {number or 'at least one'}, got {len(directions)}")
-        for one in directions:
-            self.space.checked(one.vector)
-        return list(directions)
+        found = [replace(one, vector=self.space.checked(one.vector)) for one in directions]
+        hashes = [one.sha256 for one in found]
+        for place, one in enumerate(found):
+            if not np.isfinite(one.vector).all():
+                raise UserError(f"directions: {one.name!r} holds values that are not finite")
+            if not one.vector.any():
+                raise UserError(f"directions: {one.name!r} is zero everywhere, so it leads nowhere")
+            if hashes[place] in hashes[:place]:
+                raise UserError(f"directions: {one.name!r} is given twice")
+        if number == 2 and abs(cosine(*found)) > 1 - 1e-9:
+            raise UserError("directions: the two are parallel: there is no plane along them")
+        return found
 
     def run(
         self,
@@ -230,6 +249,7 @@ class _Measuring:
             "alphas": grid.alphas.tolist(),
             "order": grid.order_hash,
             "loss": objective.loss_name,
+            "loss_hash": objective.loss_hash,
             "bn": objective.bn,
             "batch_size": objective.batch_size,
             "engine": self.engine,
@@ -238,8 +258,10 @@ class _Measuring:
             identity |= {"betas": grid.betas.tolist(), "two_level": {"images": two_level} if two_level else None}
         folder = None if out is None else store.Folder(Path(out))
         known = folder.check(identity) if folder is not None else None
-        if folder is not None and known is not None and (found := load(folder.path)).complete:
-            return found
+        if folder is not None and known is not None:
+            found = load(folder.path)
+            if found.complete and (folder.path / store.ARRAYS).exists():  # else a kill came before the end
+                return found
         corner = np.array([np.abs(values).max() for values in (grid.alphas, grid.betas) if values is not None])
         sweep = Sweep(problem, objective, corner, workers, executor)
         centre = objective.measures(sweep.sums(0, np.zeros((1, len(planes[0]))), count)[0], count)

@@ -52,9 +52,9 @@ class Sweep:
         """Args: problem, its objective, the largest coordinates, processes and what runs them."""
         self.problem, self.workers, self._executor = problem, workers, executor
         self.objective = objective
-        self._engine, self.facts = engines.choose(
-            self.objective, problem.weights, problem.planes[0], problem.engine, corner
-        )
+        self._engine, self.facts = engines.choose(objective, problem.weights, problem.planes, problem.engine, corner)
+        if objective.prefix_check is not None:
+            self.facts["check_prefix"] = objective.prefix_check
         self._plane = 0
         self.group = self._engine.group
         self.chunk = self.group * -(-CHUNK // self.group)
@@ -115,8 +115,8 @@ class Sweep:
             problem,
             x=np.zeros(0),
             y=objective.y.numpy(),
-            settings=problem.settings | {"features": features},
-            engine="plain" if self.facts["engine"] == "plain" else "unchecked",
+            settings=problem.settings | {"features": features, "cut": features},
+            engine="plain" if isinstance(self._engine, engines.Plain) else "unchecked",
         )
         with tempfile.TemporaryDirectory(prefix="feddual-surface-") as folder:
             np.save(Path(folder) / "x.npy", objective.x.numpy())
@@ -139,17 +139,14 @@ def compute(task: Task) -> np.ndarray:
 class _Worker:
     def __init__(self, problem: Problem):
         self._problem = problem
-        self._objective = Objective(problem.model, problem.x, problem.y, **problem.settings)
-        self._engine: Any = None
-        self._plane = -1
+        objective = Objective(problem.model, problem.x, problem.y, **problem.settings)
+        self._engine, _ = engines.choose(objective, problem.weights, problem.planes, problem.engine)
+        self._plane = 0
 
     def sums(self, plane: int, coordinates: np.ndarray, count: int) -> np.ndarray:
-        problem = self._problem
-        if self._engine is None:
-            self._engine, _ = engines.choose(self._objective, problem.weights, problem.planes[plane], problem.engine)
-        elif plane != self._plane:
-            self._engine.place(problem.weights, problem.planes[plane])
-        self._plane = plane
+        if plane != self._plane:
+            self._engine.place(self._problem.weights, self._problem.planes[plane])
+            self._plane = plane
         return _in_groups(self._engine, coordinates, count)
 
 

@@ -279,11 +279,15 @@ def _check(model: Any, name: str, num_classes: int) -> None:
         raise UserError(f"model.name: {name!r} has no trainable weights")
 
 
-def split(model: Any) -> tuple[Any | None, Any]:
+def split(model: Any, penultimate: bool = True) -> tuple[Any | None, Any]:
     """Cut a model after its leading frozen layers.
 
     Only a chain of layers is cut; anything else is trained whole. Layers without weights that follow a frozen one
     (pooling, flattening) belong to the prefix, since their output is the smaller thing to keep.
+
+    Args:
+        model: A functional or Sequential model.
+        penultimate: Off, the rest has the logits only, and may be a single layer.
 
     Returns:
         The prefix, or None, and the rest with two outputs: penultimate activations and logits.
@@ -294,14 +298,14 @@ def split(model: Any) -> tuple[Any | None, Any]:
             break
         if layer.weights or cut is not None:
             cut = layer
-    rest = tail(model, cut) if cut is not None else None
+    rest = tail(model, cut, penultimate) if cut is not None else None
     if cut is None or rest is None:
-        return None, keras.Model(model.inputs[0], _outputs(model), name="trained")
+        return None, keras.Model(model.inputs[0], _outputs(model, penultimate), name="trained")
     return keras.Model(model.inputs[0], cut.output, name="prefix"), rest
 
 
-def tail(model: Any, layer: Any) -> Any | None:
-    """What comes after one of a chain's leading layers, with the same two outputs; None if there is no chain."""
+def tail(model: Any, layer: Any, penultimate: bool = True) -> Any | None:
+    """What comes after one of a chain's leading layers, with the same outputs as `split`; None if there is no chain."""
     previous = None
     for other in model.layers:
         if previous is not None and not (_single(other) and other.input is previous.output):
@@ -310,14 +314,16 @@ def tail(model: Any, layer: Any) -> Any | None:
         if other is layer:
             break
     try:
-        return keras.Model(layer.output, _outputs(model), name="rest")
+        return keras.Model(layer.output, _outputs(model, penultimate), name="rest")
     except ValueError:  # something further on looks back past the cut
         return None
 
 
-def _outputs(model: Any) -> list[Any]:
-    """Penultimate activations and logits."""
+def _outputs(model: Any, penultimate: bool) -> Any:
+    """Penultimate activations and logits, or the logits only."""
     output, last = model.outputs[0], model.layers[-1]
+    if not penultimate:
+        return output
     return [last.input if _single(last) and last.output is output and last.weights else output, output]
 
 

@@ -1,6 +1,7 @@
 """The commands on a real run, the probe during training."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -157,7 +158,7 @@ def test_frozen_features_are_used(tmp_path):
 
     done = feddual.run(experiment, out=tmp_path / "run", progress=False)
     surface = loss_surface(done, grid=3, images=50, progress=False)
-    assert surface.meta["facts"]["engine"] == "linearity + dense suffix"
+    assert surface.meta["facts"]["engine"] == "prefix + linearity + dense suffix"
     from diagnostics.samples import of_run
 
     samples = of_run(done, images=50)
@@ -173,6 +174,9 @@ def test_frozen_features_are_used(tmp_path):
         done.model(), data.x_train[rows], data.y_train[rows], grid=3, images=None, engine="plain", progress=False
     )
     np.testing.assert_allclose(surface.loss, plain.loss, rtol=1e-5)
+    assert surface.meta["facts"]["check_prefix"] < 1e-5
+    with pytest.raises(UserError, match="not what the model's frozen layers give"):
+        loss_surface(replace(samples, x=1.5 * samples.x), grid=3, progress=False)
 
 
 def test_probe_writes_surfaces_and_changes_nothing(tmp_path):

@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from diagnostics.directions import Space, cosine, filter_axes, register_filter_axes, scaled
+from feddual import seeding
 from feddual._lazy import keras
 from feddual.errors import UserError
 
@@ -72,9 +74,16 @@ def test_attention_embeddings_normalisation_and_prelu():
     assert rows["attention_output/kernel"]["axes"] == [0, 1]  # (heads, key, d)
     assert rows["attention_output/kernel"]["filters"] == 8
     assert rows["tokens/embeddings"]["axes"] == [1]
+    space = Space(model)
+    direction, weights = (space.layout.split(v.astype(float)) for v in (space.random(seed=3).vector, space.weights))
+    parts = {f"{part}/kernel": (0,) for part in ("query", "key", "value")}
+    for path, axes in {**parts, "attention_output/kernel": (0, 1), "tokens/embeddings": (1,)}.items():
+        norms = [np.sqrt((v[path] ** 2).sum(axis=axes)) for v in (direction, weights)]
+        np.testing.assert_allclose(*norms, rtol=1e-5, err_msg=path)
     still = ("norm/gamma", "norm/beta", "prelu/alpha", "bn/gamma", "bn/beta", "bn/moving_mean", "bn/moving_variance")
     for path in still:
         assert rows[path]["axes"] is None, path
+        assert not direction[path].any(), path
 
 
 def test_two_attention_layers_have_weights_of_different_names():
@@ -107,8 +116,6 @@ def test_plain_numpy_twin():
     model = dense_net()
     space = Space(model)
     found = space.layout.split(space.random(seed=1, index=2).vector)["one/kernel"]
-    from feddual import seeding
-
     noise = seeding.generator(1, "direction one/kernel", 2).standard_normal((4, 5))
     kernel = model.get_layer("one").kernel.numpy().astype(float)
     expected = np.empty_like(noise)
@@ -209,9 +216,40 @@ def test_the_same_noise_in_another_process(monkeypatch):
     code = "from feddual import seeding; print(seeding.generator(5, 'direction one/kernel', 1).standard_normal())"
     monkeypatch.setenv("PYTHONHASHSEED", "11")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    from feddual import seeding
 
     assert float(done.stdout) == seeding.generator(5, "direction one/kernel", 1).standard_normal()
+
+
+def auto_named():
+    """Layers that Keras names and numbers over the process."""
+    layers, make = keras.layers, keras.initializers.RandomNormal
+    return keras.Sequential(
+        [keras.Input((8, 8, 1))]
+        + [layers.Conv2D(3, 3, kernel_initializer=make(seed=seed)) for seed in (1, 2)]
+        + [layers.Flatten(), layers.Dense(4, kernel_initializer=make(seed=3))]
+    )
+
+
+def test_a_direction_of_unnamed_layers_is_the_same_in_another_process(monkeypatch):
+    code = "from tests.test_directions import Space, auto_named; print(Space(auto_named()).random(3, 1).sha256)"
+    monkeypatch.setenv("PYTHONHASHSEED", "11")
+    root = Path(__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
+    first, second = auto_named(), auto_named()
+    assert first.layers[0].name != second.layers[0].name
+    assert {Space(model).random(3, 1).sha256 for model in (first, second)} == {done.stdout.strip()}
+
+
+def test_a_bias_is_normalised_once_as_a_whole():
+    # loss-landscapes scaled a bias again for each of its entries.
+    model = dense_net()
+    bias = np.array([0.5, -2.0, 1.0, 0.0, 3.0], np.float32)
+    model.get_layer("one").bias.assign(bias)
+    space = Space(model)
+    found = space.layout.split(space.random(seed=1, index=2, include=("bias",)).vector)["one/bias"]
+    noise = seeding.generator(1, "direction one/bias", 2).standard_normal(5)
+    np.testing.assert_allclose(found, noise * np.linalg.norm(bias) / np.linalg.norm(noise), rtol=1e-6)
+    assert not space.layout.split(space.random(seed=1, index=2).vector)["one/bias"].any()
 
 
 def test_between_models_and_planes():
@@ -250,6 +288,12 @@ def test_bad_input():
         space.random(norm="weight")
     with pytest.raises(UserError, match="layers: nowhere"):
         space.random(layers=("nowhere",))
+    with pytest.raises(UserError, match="include: biases unknown; there are bias, norm"):
+        space.random(include=("biases",))
+    with pytest.raises(UserError, match="include: expected a list"):
+        space.random(include="bias")
+    with pytest.raises(UserError, match="layers: expected a list"):
+        space.random(layers="one")
     only_bias = keras.Sequential([keras.Input((3,)), keras.layers.PReLU()])
     with pytest.raises(UserError, match="no trainable weight"):
         Space(only_bias).random()

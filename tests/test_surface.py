@@ -319,7 +319,7 @@ ENGINES = {
     "residual": "linearity",
     "convolutions": "linearity + patches",
     "conv and dense": "linearity + dense suffix",
-    "frozen": "linearity + dense suffix",
+    "frozen": "prefix + linearity + dense suffix",
 }
 
 
