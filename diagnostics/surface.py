@@ -258,10 +258,8 @@ class _Measuring:
             identity |= {"betas": grid.betas.tolist(), "two_level": {"images": two_level} if two_level else None}
         folder = None if out is None else store.Folder(Path(out))
         known = folder.check(identity) if folder is not None else None
-        if folder is not None and known is not None:
-            found = load(folder.path)
-            if found.complete and (folder.path / store.ARRAYS).exists():  # else a kill came before the end
-                return found
+        if folder is not None and known is not None and (found := _finished(folder.path)) is not None:
+            return found
         corner = np.array([np.abs(values).max() for values in (grid.alphas, grid.betas) if values is not None])
         sweep = Sweep(problem, objective, corner, workers, executor)
         centre = objective.measures(sweep.sums(0, np.zeros((1, len(planes[0]))), count)[0], count)
@@ -293,7 +291,7 @@ class _Measuring:
             known = folder.check(identity)  # again: until now another process could write here
             if known is None:
                 folder.begin(manifest)
-            elif (found := load(folder.path)).complete:
+            elif (found := _finished(folder.path)) is not None:
                 return found
             else:
                 _warn_of_versions(known["facts"], facts)
@@ -362,6 +360,12 @@ def versions() -> dict[str, Any]:
         key: environment[key]
         for key in ("feddual", "tensorflow", "keras", "numpy", "cpu_features", "threads", "onednn")
     }
+
+
+def _finished(path: Path) -> "Surface | Lines | None":
+    """What a folder holds, if nothing is missing; without its last file, a kill came before the end."""
+    found = load(path) if (path / store.ARRAYS).exists() else None
+    return found if found is not None and found.complete else None
 
 
 def _check_importable(model: Any, loss: Loss) -> None:
