@@ -6,7 +6,7 @@ LeNet-5: a filter-normalised plane on 10,000 test images of Fashion-MNIST, the s
 each. loss-landscapes (PyTorch, two threads) runs in its own virtual environment. The ratio is of whole calls, compiling
 and starting workers included; `steady` has the grid alone.
 
-Frozen VGG16: a surface of the trained head on 10,000 images of CIFAR-10, once from cached features, against the whole
+Frozen VGG16: a surface of a fresh head on 10,000 images of CIFAR-10, once from cached features, against the whole
 network at every point, which is timed on a few points. Needs the data (FEDDUAL_DATA); without, synthetic images and
 random weights serve, the arithmetic being the same.
 """
@@ -118,21 +118,23 @@ def frozen_head(side: int, images: int, slow_points: int) -> dict[str, Any]:
 def main() -> None:
     """Both claims."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=("lenet5", "frozen_vgg16"), help="only this one")
     parser.add_argument("--grid", type=int, default=21, help="points along each axis of LeNet's plane; odd")
     parser.add_argument("--turns", type=int, default=2, help="surfaces of each contestant; the best counts")
     parser.add_argument("--images", type=int, default=10_000)
-    parser.add_argument("--head-grid", type=int, default=51, help="of the frozen network's surface; 0 leaves it out")
+    parser.add_argument("--head-grid", type=int, default=51, help="of the frozen network's surface")
     parser.add_argument("--slow-points", type=int, default=2, help="of the whole frozen network")
     parser.add_argument("--try-out", action="store_true", help="print the result, keep nothing")
     options = parser.parse_args()
     devices.configure()
-    result: dict[str, Any] = {"lenet5": lenet(options.grid, options.turns, options.images)}
-    if options.head_grid:
-        result["frozen_vgg16"] = frozen_head(options.head_grid, options.images, options.slow_points)
-    if options.try_out:
-        print(result)
-    else:
-        report("surface", result)
+    parts = {
+        "lenet5": lambda: lenet(options.grid, options.turns, options.images),
+        "frozen_vgg16": lambda: frozen_head(options.head_grid, options.images, options.slow_points),
+    }
+    for name, measure in parts.items():
+        if options.part in (None, name):
+            result = measure()
+            print(result) if options.try_out else report(f"surface_{name}", result)
 
 
 if __name__ == "__main__":
