@@ -1,7 +1,9 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from feddual import seeding
+from feddual import devices, seeding
 from feddual import workbench as benches
 from feddual._lazy import keras, tf
 from feddual.engine import worker_view
@@ -244,3 +246,14 @@ assert bench.resident.device.endswith("CPU:1") and x.device.endswith("CPU:1")
 assert (x.numpy() == bench.federation.client(2)[0]).all() and (y == bench.federation.client(2)[1]).all()
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
+
+
+@pytest.mark.parametrize(("libc", "calls"), [("glibc", [(-1, 2**30), (-4, 0)]), ("", [])])
+def test_freed_memory_is_kept_where_glibc_can(monkeypatch, libc, calls):
+    done = []
+    monkeypatch.setattr(devices.platform, "libc_ver", lambda: (libc, ""))
+    monkeypatch.setattr(
+        devices.ctypes, "CDLL", lambda _: SimpleNamespace(mallopt=lambda *options: done.append(options))
+    )
+    devices.keep_memory()
+    assert done == calls
