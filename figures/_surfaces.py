@@ -4,8 +4,9 @@ A run's surfaces lie in its `surfaces/` folder, one for each pair of directions.
 that all runs have: the same noise, points, images and loss. The one with the most points is drawn, all of them are
 measured. Of each pair (d1, d2) through a model:
 
-    kappa    the mean of the two second differences at the innermost points
-    rise_r   the mean loss on the ring of radius r, above the centre's
+    loss, accuracy   of the model itself, on the surface's images
+    kappa            the mean of the two second differences at the innermost points
+    rise_r           the mean loss on the ring of radius r, above the centre's
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,7 @@ from figures._style import MATPLOTLIB
 from figures._tables import Section
 
 RADII = (0.25, 0.5, 1.0)
-QUANTITIES = ("kappa", *(f"rise_{radius:g}" for radius in RADII))
+QUANTITIES = ("loss", "accuracy", "kappa", *(f"rise_{radius:g}" for radius in RADII))
 Group = Mapping[int, Mapping[str, Surface]]  # by seed, then by the surface's folder
 Chosen = Callable[[Mapping[str, Any]], bool]  # whether a run's config belongs to a group
 
@@ -174,7 +175,8 @@ def measure(surface: Surface) -> list[float]:
     along = (rise[iy, ix + 1] + rise[iy, ix - 1]) / step_x**2, (rise[iy + 1, ix] + rise[iy - 1, ix]) / step_y**2
     radius = np.hypot(*np.meshgrid(surface.alphas, surface.betas))
     rings = [rise[np.abs(radius - wanted) <= step_x / 2] for wanted in RADII]
-    return [float(np.mean(along)), *(float(ring.mean()) if ring.size else np.nan for ring in rings)]
+    here = float(surface.loss[iy, ix]), float(surface.accuracy[iy, ix])
+    return [*here, float(np.mean(along)), *(float(ring.mean()) if ring.size else np.nan for ring in rings)]
 
 
 def _section(setting: str, table: pd.DataFrame, seeds: int) -> Section:

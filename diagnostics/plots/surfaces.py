@@ -351,7 +351,7 @@ def _axes(count: int, columns: int) -> tuple[Any, list[Any]]:
 
 def _label(ax: Any) -> None:
     ax.set(xlabel="α", ylabel="β", aspect="auto")
-    ax.xaxis.set_major_locator(MaxNLocator(5))  # labels of a narrow panel must not touch
+    ax.xaxis.set_major_locator(MaxNLocator(4))  # labels of a narrow panel must not touch
     ax.set_box_aspect(1)
 
 
