@@ -204,16 +204,22 @@ def study(
     runner = studies.Runner(loaded, path, workers, executor)
     runner.prepare()
     failures = {}
-    for stage in ("cells", "trials", "tuned"):
-        batch = wanted if stage == "cells" else attempts if stage == "trials" else []
-        if stage == "tuned" and tune:
-            batch = studies.tuned_cells(loaded, path, rows, seeds)
-            wanted = [*wanted, *batch]
+    batches = [lambda: wanted]
+    if tune:
+        batches += [
+            lambda: studies.first_trials(loaded, path, rows),
+            lambda: studies.last_trials(loaded, path, rows),
+            lambda: studies.tuned_cells(loaded, path, rows, seeds),
+        ]
+    for find in batches:
+        batch = find()
         with StudyProgress(runner, enabled=not as_json) as shown:
             for cell, error in runner.run(batch, overrides):
                 shown.ended(cell.name, error)
                 if error is not None:
                     failures[cell.name] = error
+    if tune:
+        wanted += batch
     lines = studies.table([cell.name for cell in wanted], path)
     if as_json:
         print(json.dumps({"out": str(path), "rows": lines, "failed": failures}))

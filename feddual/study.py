@@ -12,12 +12,13 @@ Started again, a study goes on where it stopped. A cell that fails is recorded i
 """
 
 import itertools
+import math
 import os
 import re
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,15 @@ Overrides = dict[str, Any]
 
 
 class Tune(Section):
-    """What `--tune` tries: each row with each combination, one seed, tested on held-out training data."""
+    """What `--tune` tries: each row with each combination, one seed, tested on held-out training data.
+
+    With `first`, a grid's trials stop there, and only the best of them, and the row's own settings, go on (successive
+    halving): most of a wide grid is hopeless, and that shows early.
+    """
 
     rounds: int | None = Field(None, ge=1, description="of a trial; by default the experiment's own")
+    first: int | None = Field(None, ge=1, description="rounds after which the better part of a row's grid goes on")
+    kept: float = Field(0.25, gt=0, le=1, description="share that goes on")
     held_out: float = Field(0.1, gt=0, le=0.5, description="share of the training data")
     grid: dict[str, list[Any]] = Field(description="for all rows")
     rows: dict[str, dict[str, list[Any]] | list[Overrides]] = Field(
@@ -147,6 +154,52 @@ def _tried(tune: Tune, row: str) -> list[Overrides]:
     return own if isinstance(own, list) else list(_combinations({**tune.grid, **own}))
 
 
+def first_trials(study: Study, out: Path, algorithms: Sequence[str] = ()) -> list[Cell]:
+    """The trials of grids, cut to their first rounds; without those that are so far already."""
+    first = study.tune.first if study.tune else None
+    return [
+        replace(cell, overrides={**cell.overrides, "training.rounds": first})
+        for cell in trials(study, algorithms)
+        if first and _is_halved(study, cell) and _rounds_done(out / cell.name) < first
+    ]
+
+
+def last_trials(study: Study, out: Path, algorithms: Sequence[str] = ()) -> list[Cell]:
+    """The trials that run to their end: of a grid the best of the first rounds, and the row's own settings."""
+    tune = study.tune
+    rows: dict[tuple[str, str], list[Cell]] = {}
+    for cell in trials(study, algorithms):
+        rows.setdefault((cell.source, cell.row), []).append(cell)
+    wanted: list[Cell] = []
+    for row in rows.values():
+        if tune is None or not tune.first or not _is_halved(study, row[0]):
+            wanted += row
+            continue
+        scores = {cell.name: _early_score(out / cell.name, tune.first) for cell in row}
+        best = sorted(scores, key=lambda name: -scores[name])[: math.ceil(tune.kept * len(row))]
+        wanted += [cell for cell in row if cell.name in best or _is_default(study, cell)]
+    return wanted
+
+
+def _is_halved(study: Study, cell: Cell) -> bool:
+    """Whether a trial belongs to a grid: listed settings all run to their end, to be compared with each other."""
+    return study.tune is not None and not isinstance(study.tune.rows.get(cell.row), list)
+
+
+def _is_default(study: Study, cell: Cell) -> bool:
+    own = {key: value for key, value in cell.overrides.items() if key not in cell.tried} | study.rows[cell.row]
+    return config.resolve(cell.source, own) == cell.experiment({})
+
+
+def _early_score(path: Path, first: int) -> float:
+    """A trial's mean accuracy over the second half of its first rounds; minus infinity when it did not get there."""
+    rows = [row for row in RunDir(path).rows("metrics") if row["round"] <= first] if RunDir(path).exists else []
+    if not rows or rows[-1]["round"] < first:
+        return -math.inf
+    late = [row["accuracy"] for row in rows if row["round"] > first // 2 and row.get("accuracy") is not None]
+    return sum(late) / len(late) if late else -math.inf
+
+
 def tuned_cells(study: Study, out: Path, algorithms: Sequence[str] = (), seeds: int | None = None) -> list[Cell]:
     """The study's runs with the settings that did best on held-out data, named ROW-chosen; tuned.yaml has the choices.
 
@@ -154,8 +207,9 @@ def tuned_cells(study: Study, out: Path, algorithms: Sequence[str] = (), seeds: 
         UserError: When a row has no finished trial.
     """
     best: dict[str, dict[str, Any]] = {}
+    whole = {cell.name for cell in last_trials(study, out, algorithms)}
     for cell in trials(study, algorithms):
-        facts = _facts(out / cell.name)
+        facts = _facts(out / cell.name) if cell.name in whole else None
         score = facts["accuracy"] if facts and facts["finished"] and facts["accuracy"] is not None else None
         key = _name(study, cell.source, cell.row, {})
         entry = best.setdefault(key, {"experiment": cell.source, "row": cell.row, "accuracy": None, "trials": {}})

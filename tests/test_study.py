@@ -127,6 +127,37 @@ def test_tuning_chooses_on_held_out_data(grid, tmp_path):
     assert (trial.evaluation.held_out, trial.training.rounds) == (0.2, 2)
 
 
+def test_of_a_grid_only_the_best_of_the_first_rounds_and_the_default_go_on(grid, tmp_path):
+    values = yaml.safe_load(grid.read_text())
+    values["rows"]["fednova"] = {"algorithm.name": "fednova"}
+    rates = [0.001, 1e-7, 0.01, 2e-7]
+    listed = [{"training.learning_rate": 0.01}, {"training.learning_rate": 1e-7}]
+    values["tune"] |= {"rounds": 4, "first": 2, "grid": {"training.learning_rate": rates}, "rows": {"fednova": listed}}
+    values["tune"]["only"] = ["fedavg", "fednova"]
+    grid.write_text(yaml.safe_dump(values))
+    out = tmp_path / "out"
+    asked = (grid, "--seeds", 1, "--tune", "--out", out)
+    assert run(*asked)[0].exit_code == 0
+    logs = {path.parent.name: path.read_text().splitlines() for path in out.glob("tuning/*/metrics.jsonl")}
+    rounds = {name: len(lines) for name, lines in logs.items()}
+    early = {
+        name: json.loads(lines[1])["accuracy"]  # the second of two: their second half
+        for name, lines in logs.items()
+        if name.startswith("fedavg")
+    }
+    best = max(early, key=early.get)
+    for name in early:
+        assert rounds[name] == (4 if name in (best, "fedavg-learning_rate=0.001") else 2), name
+    assert [rounds[f"fednova-learning_rate={rate}"] for rate in ("0.01", "1e-07")] == [4, 4]  # a list is no grid
+    chosen = yaml.safe_load((out / "tuned.yaml").read_text())["fedavg"]
+    assert {name for name, score in chosen["trials"].items() if score is not None} == {
+        name for name in early if rounds[name] == 4
+    }
+    before = {path: path.read_bytes() for path in out.glob("tuning/*/metrics.jsonl")}
+    assert run(*asked)[0].exit_code == 0
+    assert {path: path.read_bytes() for path in out.glob("tuning/*/metrics.jsonl")} == before
+
+
 def test_choices_of_other_rows_stay_and_a_key_of_the_row_may_be_chosen(grid, tmp_path):
     values = yaml.safe_load(grid.read_text())
     values["rows"]["fedprox"]["algorithm.proximal_weight"] = 0.2
