@@ -204,7 +204,7 @@ def study(
     runner = studies.Runner(loaded, path, workers, executor)
     runner.prepare()
     failures = {}
-    batches = [lambda: wanted]
+    batches: list[Callable[[], list[studies.Cell]]] = [lambda: wanted]
     if tune:
         batches += [
             lambda: studies.first_trials(loaded, path, rows),

@@ -139,6 +139,26 @@ def test_nothing_is_left_behind(how, tmp_path):
     assert not any(os.path.exists(f"/proc/{worker}") for worker in workers)
 
 
+def test_a_worker_does_not_finish_a_long_task_for_a_killed_parent():
+    code = """
+from feddual import config, executors
+pool = executors.create(config.Runtime(executor="processes", workers=1))
+list(pool.imap("time:sleep", [600]))
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)})
+    deadline = time.time() + 60
+    while not children(process.pid) and time.time() < deadline:
+        time.sleep(0.1)
+    (worker,) = children(process.pid)
+    time.sleep(3)  # it has the task
+    process.kill()
+    process.wait()
+    deadline = time.time() + 20
+    while os.path.exists(f"/proc/{worker}") and time.time() < deadline:
+        time.sleep(0.1)
+    assert not os.path.exists(f"/proc/{worker}")
+
+
 def test_workers_share_the_visible_gpus(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
     assert gpu_environments("auto") == [{"CUDA_VISIBLE_DEVICES": "2"}, {"CUDA_VISIBLE_DEVICES": "5"}]

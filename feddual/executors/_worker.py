@@ -1,9 +1,12 @@
 """A worker process: takes (function, task) from its connection, sends (error, result) back, until it closes."""
 
 import contextlib
+import os
 import pickle
 import signal
 import sys
+import threading
+import time
 import traceback
 from multiprocessing.connection import Connection
 from typing import Any
@@ -12,6 +15,7 @@ from typing import Any
 def main() -> None:
     """Serve the connection whose descriptor is the first argument; the rest is the parent's module path."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     sys.path[:] = [*dict.fromkeys([*sys.argv[2:], *sys.path])]
     from feddual.plugins import load_attribute
 
@@ -25,6 +29,13 @@ def main() -> None:
             except Exception as error:
                 answer = (traceback.format_exc(), _portable(error))
             connection.send(answer)
+
+
+def _end_with(parent: int) -> None:
+    """Do not go on with a long task for a parent that was killed."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 def _portable(error: Exception) -> Exception:
