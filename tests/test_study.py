@@ -217,3 +217,7 @@ def test_the_test_part_stays_unopened(tmp_path, monkeypatch):
     assert len(datasets.load(section, str(tmp_path), with_test=False).y_test) == 0
     with pytest.raises(UserError, match="does not hold the original"):
         datasets.load(section, str(tmp_path))
+    few = {"dataset": {"name": "cifar10"}, "partition": {"name": "iid", "num_clients": 10}, "model": {"name": "mlp"}}
+    few |= {"algorithm": {"name": "fedavg"}, "runtime": {"data_dir": str(tmp_path)}}
+    bench = workbench(worker_view(config.resolve(few, {"evaluation.held_out": 0.5})))
+    assert len(bench.federation.test()[1]) == 10  # of the twenty training images
