@@ -48,7 +48,9 @@ class Tune(Section):
     held_out: float = Field(0.1, gt=0, le=0.5, description="share of the training data")
     grid: dict[str, list[Any]] = Field(description="for all rows")
     rows: dict[str, dict[str, list[Any]] | list[Overrides]] = Field(
-        {}, description="for one row: further keys, or a list of settings in place of the grid"
+        {},
+        description="for one row: further keys, or a list of candidates in place of the grid, which are tried and not "
+        "chosen from: `python -m figures tuning` ranks them over several data sets",
     )
     only: list[str] = Field([], description="the rows to tune; by default all")
 
@@ -160,7 +162,7 @@ def first_trials(study: Study, out: Path, algorithms: Sequence[str] = ()) -> lis
     return [
         replace(cell, overrides={**cell.overrides, "training.rounds": first})
         for cell in trials(study, algorithms)
-        if first and _is_halved(study, cell) and _rounds_done(out / cell.name) < first
+        if first and _is_of_grid(study, cell) and _rounds_done(out / cell.name) < first
     ]
 
 
@@ -172,7 +174,7 @@ def last_trials(study: Study, out: Path, algorithms: Sequence[str] = ()) -> list
         rows.setdefault((cell.source, cell.row), []).append(cell)
     wanted: list[Cell] = []
     for row in rows.values():
-        if tune is None or not tune.first or not _is_halved(study, row[0]):
+        if tune is None or not tune.first or not _is_of_grid(study, row[0]):
             wanted += row
             continue
         scores = {cell.name: _early_score(out / cell.name, tune.first) for cell in row}
@@ -181,8 +183,8 @@ def last_trials(study: Study, out: Path, algorithms: Sequence[str] = ()) -> list
     return wanted
 
 
-def _is_halved(study: Study, cell: Cell) -> bool:
-    """Whether a trial belongs to a grid: listed settings all run to their end, to be compared with each other."""
+def _is_of_grid(study: Study, cell: Cell) -> bool:
+    """Whether a trial belongs to a grid; listed candidates all run to their end."""
     return study.tune is not None and not isinstance(study.tune.rows.get(cell.row), list)
 
 
@@ -209,6 +211,8 @@ def tuned_cells(study: Study, out: Path, algorithms: Sequence[str] = (), seeds: 
     best: dict[str, dict[str, Any]] = {}
     whole = {cell.name for cell in last_trials(study, out, algorithms)}
     for cell in trials(study, algorithms):
+        if not _is_of_grid(study, cell):
+            continue
         facts = _facts(out / cell.name) if cell.name in whole else None
         score = facts["accuracy"] if facts and facts["finished"] and facts["accuracy"] is not None else None
         key = _name(study, cell.source, cell.row, {})

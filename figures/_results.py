@@ -138,8 +138,13 @@ class Results:
 
     @cached_property
     def tuned(self) -> list[Tuned]:
-        """What the studies' tuned.yaml files chose."""
-        found = []
+        """What the studies' tuned.yaml files chose.
+
+        Raises:
+            UserError: When two of them chose differently for the same row and data set.
+        """
+        found: dict[tuple[str, str], Tuned] = {}
+        places: dict[tuple[str, str], Path] = {}
         for path in sorted(self.root.rglob("tuned.yaml")):
             rows = (_yaml(path.with_name("study.yaml")) or {}).get("rows", {})
             for entry in (_yaml(path) or {}).values():
@@ -150,8 +155,13 @@ class Results:
                 except UserError:
                     continue  # of a preset or a file that is gone; its runs cannot be recognised
                 name = str(experiment["dataset"].get("name"))
-                found.append(Tuned(row, name, entry["settings"], _rows.identity(experiment)))
-        return found
+                tuned = Tuned(row, name, entry["settings"], _rows.identity(experiment))
+                if found.setdefault((name, row), tuned).identity != tuned.identity:
+                    raise UserError(
+                        f"{row} on {name}: {path} chose other settings than {places[name, row]}; keep one of them"
+                    )
+                places.setdefault((name, row), path)
+        return list(found.values())
 
     @cached_property
     def trials(self) -> list[Trial]:

@@ -20,7 +20,7 @@ ALGORITHMS = (
     "fedpvr",
     "feddual",
 )  # as in Table 1
-VARIANTS = ("feddual-tuned", "feddual-published", "feddual-consistent", "feddual-frozen_head", "feddual-mean")
+VARIANTS = ("feddual-published", "feddual-consistent", "feddual-frozen_head", "feddual-mean")
 DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "fmnist": "Fashion-MNIST"}
 
 # What may differ between two runs of the same experiment: its label, its place and pace, and the seed.
@@ -58,6 +58,15 @@ def paper_identity(dataset: str, row: str) -> Identity | None:
     """The identity of a row's runs in the paper's setting; None when there is no such preset."""
     try:
         return identity(config.resolve(f"paper-{dataset}", overrides(row)).to_dict())
+    except UserError:
+        return None
+
+
+@cache
+def paper_settings(dataset: str, row: str) -> dict[str, Any] | None:
+    """What a row's preset changes of its algorithm in the paper's setting; None when there is no such preset."""
+    try:
+        return differences(config.resolve(f"paper-{dataset}", overrides(row)).to_dict())
     except UserError:
         return None
 

@@ -221,7 +221,7 @@ def test_table1_holds_the_means_of_the_runs(studies, slim, tmp_path):
                 assert found["difference"] == pytest.approx(np.mean(ours) - paper, abs=1e-3)
     text = (tmp_path / "table1_accuracy.md").read_text()
     assert f"{cell(frame, block='paper', dataset='cifar10', row='fedavg')['accuracy']:.2f} ± " in text
-    assert "| FedDUAL, tuned | not run | not run | not run |" in text
+    assert "| FedDUAL, tuned | not run | 48.70 ± 0.20 | – |" in text
     assert r"\toprule" in (tmp_path / "table1_accuracy.tex").read_text()
 
 
@@ -232,6 +232,15 @@ def test_table1_knows_tuned_runs_by_their_settings(studies, slim, tmp_path):
     assert found["settings"] == "learning rate 0.01, proximal weight 0.4"
     assert cell(frame, block="paper", dataset="cifar10", row="fedprox")["seeds"] == 0
     assert cell(frame, block="tuned", dataset="fmnist", row="fedprox")["seeds"] == 0
+
+
+def test_two_choices_for_one_row_are_refused(tmp_path):
+    for name, rate in (("one", 0.01), ("two", 0.05)):
+        write_study(tmp_path / name, "paper-cifar10")
+        entry = {"experiment": "paper-cifar10", "row": "fedprox", "settings": {"training.learning_rate": rate}}
+        (tmp_path / name / "tuned.yaml").write_text(yaml.safe_dump({"fedprox": entry}))
+    with pytest.raises(UserError, match="fedprox on cifar10.*two/tuned.yaml.*one/tuned.yaml"):
+        Results(tmp_path).tuned  # noqa: B018
 
 
 def test_what_diverged_is_a_star(tmp_path):
