@@ -44,7 +44,7 @@ class Tune(Section):
 
     rounds: int | None = Field(None, ge=1, description="of a trial; by default the experiment's own")
     first: int | None = Field(None, ge=1, description="rounds after which the better part of a row's grid goes on")
-    kept: float = Field(0.25, gt=0, le=1, description="share that goes on")
+    kept: float = Field(0.3, gt=0, le=1, description="share that goes on")
     held_out: float = Field(0.1, gt=0, le=0.5, description="share of the training data")
     grid: dict[str, list[Any]] = Field(description="for all rows")
     rows: dict[str, dict[str, list[Any]] | list[Overrides]] = Field(

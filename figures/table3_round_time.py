@@ -19,7 +19,8 @@ TITLE = "Table 3: seconds per round, of one client and of the server"
 ROWS = ("fedavg", "feddual", "feddual-tuned")
 NOTES = (
     "Ours: means over the rounds of runs alone on the machine. From runs with fewer rounds than the paper's: a "
-    "client's seconds per image times the mean number of images. Paper: FedDUAL, TMLR 2025, Table 3, on its authors' hardware.",
+    "client's seconds per image times the mean number of images.",
+    "Paper: FedDUAL, TMLR 2025, Table 3, on its authors' hardware.",
 )
 
 
