@@ -132,7 +132,13 @@ def test_of_a_grid_only_the_best_of_the_first_rounds_and_the_default_go_on(grid,
     values["rows"]["fednova"] = {"algorithm.name": "fednova"}
     rates = [0.001, 1e-7, 0.01, 2e-7]
     listed = [{"training.learning_rate": 0.01}, {"training.learning_rate": 1e-7}]
-    values["tune"] |= {"rounds": 4, "first": 2, "grid": {"training.learning_rate": rates}, "rows": {"fednova": listed}}
+    values["tune"] |= {
+        "rounds": 4,
+        "first": 2,
+        "kept": 0.25,
+        "grid": {"training.learning_rate": rates},
+        "rows": {"fednova": listed},
+    }
     values["tune"]["only"] = ["fedavg", "fednova"]
     grid.write_text(yaml.safe_dump(values))
     out = tmp_path / "out"
