@@ -6,7 +6,8 @@ A number that comes from a file is followed by a comment that says from where, w
     6.4<!--fig2|lenet_published/drift/output|ratio-->       (the same in short, see SHORT)
     1.23 ×<!--benchmarks/results/algorithm.json|ratios.running-->
 
-It keeps its decimals. A table between `<!--begin FILE-->` and `<!--end-->` is that file's, without its title.
+It keeps its decimals. A table between `<!--begin FILE-->` and `<!--end-->` is that file's, without its title;
+`<!--begin FILE|Adam-->` is the one table of the file whose heading begins with Adam.
 """
 
 import json
@@ -18,7 +19,7 @@ import pandas as pd
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 NUMBER = re.compile(r"([-−]?\d[\d,]*(?:\.\d+)?)([^\d<]{0,4}<!--([\w./-]+)\|([^>]*?)-->)")
-TABLE = re.compile(r"(<!--begin ([\w./-]+)-->\n).*?(<!--end-->)", re.DOTALL)
+TABLE = re.compile(r"(<!--begin ([\w./-]+)(?:\|([^>]+?))?-->\n).*?(<!--end-->)", re.DOTALL)
 SHORT = {  # file, the columns that are named, and others that are fixed
     "fig1": ("figures/gallery/fig1_table.csv", ("quantity", "group"), {}),
     "fig2": ("figures/gallery/fig2_ratios.csv", ("model", "definition", "layer"), {"normalisation": "rms"}),
@@ -62,7 +63,9 @@ def refreshed(text: str) -> str:
 
     def table(match: re.Match[str]) -> str:
         recorded = (ROOT / match[2]).read_text(encoding="utf-8").partition("\n")[2]
-        return f"{match[1]}{recorded.strip()}\n{match[3]}"
+        if match[3]:
+            recorded = recorded.split(f"**{match[3]}", 1)[1].split("\n\n")[1]
+        return f"{match[1]}{recorded.strip()}\n{match[4]}"
 
     return TABLE.sub(table, NUMBER.sub(number, text))
 

@@ -38,5 +38,7 @@ def test_a_stale_number_and_table_are_written_anew(tmp_path):
         assert refreshed("−1,234.6 ×<!--some.json|a.b-->") == "−1,234.6 ×<!--some.json|a.b-->"
         assert refreshed("−9,000.0 ×<!--some.json|a.b-->") == "−1,234.6 ×<!--some.json|a.b-->"
         assert refreshed("<!--begin some.md-->\nold\n<!--end-->") == "<!--begin some.md-->\n| x |\n<!--end-->"
+        (tmp_path / "some.md").write_text("# Title\n\n**One (a)**\n\n| x |\n\n**Two (b)**\n\n| y |\n\nNote.\n")
+        assert refreshed("<!--begin some.md|Two-->\n<!--end-->") == "<!--begin some.md|Two-->\n| y |\n<!--end-->"
     finally:
         globals_["ROOT"] = root
