@@ -12,7 +12,6 @@ Started again, a study goes on where it stopped. A cell that fails is recorded i
 """
 
 import itertools
-import math
 import os
 import re
 import time
@@ -38,13 +37,13 @@ Overrides = dict[str, Any]
 class Tune(Section):
     """What `--tune` tries: each row with each combination, one seed, tested on held-out training data.
 
-    With `first`, a grid's trials stop there, and only the best of them, and the row's own settings, go on (successive
-    halving): most of a wide grid is hopeless, and that shows early.
+    With `first`, a grid's trials stop there, and those that are not far behind, and the row's own settings, go on:
+    most of a wide grid is hopeless, and that shows early. Which is best does not: large steps learn fast at first.
     """
 
     rounds: int | None = Field(None, ge=1, description="of a trial; by default the experiment's own")
-    first: int | None = Field(None, ge=1, description="rounds after which the better part of a row's grid goes on")
-    kept: float = Field(0.3, gt=0, le=1, description="share that goes on")
+    first: int | None = Field(None, ge=1, description="rounds after which hopeless settings of a grid stop")
+    hopeless: float = Field(0.7, gt=0, le=1, description="below this share of the row's best accuracy so far")
     held_out: float = Field(0.1, gt=0, le=0.5, description="share of the training data")
     grid: dict[str, list[Any]] = Field(description="for all rows")
     rows: dict[str, dict[str, list[Any]] | list[Overrides]] = Field(
@@ -167,7 +166,7 @@ def first_trials(study: Study, out: Path, algorithms: Sequence[str] = ()) -> lis
 
 
 def last_trials(study: Study, out: Path, algorithms: Sequence[str] = ()) -> list[Cell]:
-    """The trials that run to their end: of a grid the best of the first rounds, and the row's own settings."""
+    """The trials that run to their end: of a grid those that are not hopeless, and the row's own settings."""
     tune = study.tune
     rows: dict[tuple[str, str], list[Cell]] = {}
     for cell in trials(study, algorithms):
@@ -178,8 +177,8 @@ def last_trials(study: Study, out: Path, algorithms: Sequence[str] = ()) -> list
             wanted += row
             continue
         scores = {cell.name: _early_score(out / cell.name, tune.first) for cell in row}
-        best = sorted(scores, key=lambda name: -scores[name])[: math.ceil(tune.kept * len(row))]
-        wanted += [cell for cell in row if cell.name in best or _is_default(study, cell)]
+        enough = tune.hopeless * max(scores.values())
+        wanted += [cell for cell in row if scores[cell.name] >= enough or _is_default(study, cell)]
     return wanted
 
 
@@ -194,12 +193,12 @@ def _is_default(study: Study, cell: Cell) -> bool:
 
 
 def _early_score(path: Path, first: int) -> float:
-    """A trial's mean accuracy over the second half of its first rounds; minus infinity when it did not get there."""
+    """A trial's mean accuracy over the second half of its first rounds; 0 when it did not get there."""
     rows = [row for row in RunDir(path).rows("metrics") if row["round"] <= first] if RunDir(path).exists else []
     if not rows or rows[-1]["round"] < first:
-        return -math.inf
+        return 0.0
     late = [row["accuracy"] for row in rows if row["round"] > first // 2 and row.get("accuracy") is not None]
-    return sum(late) / len(late) if late else -math.inf
+    return sum(late) / len(late) if late else 0.0
 
 
 def tuned_cells(study: Study, out: Path, algorithms: Sequence[str] = (), seeds: int | None = None) -> list[Cell]:

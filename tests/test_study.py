@@ -127,7 +127,7 @@ def test_tuning_chooses_on_held_out_data(grid, tmp_path):
     assert (trial.evaluation.held_out, trial.training.rounds) == (0.2, 2)
 
 
-def test_of_a_grid_only_the_best_of_the_first_rounds_and_the_default_go_on(grid, tmp_path):
+def test_of_a_grid_only_what_is_not_far_behind_and_the_default_go_on(grid, tmp_path):
     values = yaml.safe_load(grid.read_text())
     values["rows"]["fednova"] = {"algorithm.name": "fednova"}
     rates = [0.001, 1e-7, 0.01, 2e-7]
@@ -151,9 +151,10 @@ def test_of_a_grid_only_the_best_of_the_first_rounds_and_the_default_go_on(grid,
         for name, lines in logs.items()
         if name.startswith("fedavg")
     }
-    best = max(early, key=early.get)
+    enough = 0.999 * max(early.values())
+    assert min(early.values()) < enough
     for name in early:
-        assert rounds[name] == (4 if name in (best, "fedavg-learning_rate=0.001") else 2), name
+        assert rounds[name] == (4 if early[name] >= enough or name == "fedavg-learning_rate=0.001" else 2), name
     assert [rounds[f"fednova-learning_rate={rate}"] for rate in ("0.01", "1e-07")] == [4, 4]
     tuned = yaml.safe_load((out / "tuned.yaml").read_text())
     assert list(tuned) == ["fedavg"]  # candidates are not chosen from
