@@ -135,7 +135,7 @@ def test_of_a_grid_only_what_is_not_far_behind_and_the_default_go_on(grid, tmp_p
     values["tune"] |= {
         "rounds": 4,
         "first": 2,
-        "kept": 0.25,
+        "hopeless": 0.999,
         "grid": {"training.learning_rate": rates},
         "rows": {"fednova": listed},
     }
