@@ -213,7 +213,8 @@ def resolve(source: Source, overrides: Mapping[str, Any] | None = None) -> Exper
                 f"algorithm.preset: {preset!r} is unknown to {given['algorithm']['name']}; "
                 + _allowed(preset, sorted(algorithm.presets))
             )
-        defaults = merge(defaults, {"algorithm": {**algorithm.presets[preset], "preset": preset}})
+        named = {key if "." in key else f"algorithm.{key}": value for key, value in algorithm.presets[preset].items()}
+        defaults = merge(defaults, nest({**named, "algorithm.preset": preset}))
     return _validate(merge(defaults, given))
 
 

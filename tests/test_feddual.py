@@ -413,6 +413,10 @@ def test_presets_and_precedence():
     assert (mixed.algorithm.epsilon, mixed.algorithm.mask) == (0.1, "last_tensors:2")
     other = config.resolve("published-fmnist", {"algorithm.name": "fedavg"})
     assert other.algorithm.preset is None
+    tuned = config.resolve("paper-fmnist", {"algorithm.preset": "tuned"})
+    assert (tuned.algorithm.server_lr, tuned.training.learning_rate) == (0.2, 0.002)  # of another section
+    slower = config.resolve("paper-fmnist", {"algorithm.preset": "tuned", "training.learning_rate": 0.001})
+    assert slower.training.learning_rate == 0.001
 
 
 def test_xla_trains_feddual_and_moon_as_the_plain_path():

@@ -105,7 +105,7 @@ class Algorithm:
 
     communication_text: ClassVar[str] = "model / model"
     memory_text: ClassVar[str] = "–"  # state kept between rounds, at a client and at the server
-    presets: ClassVar[dict[str, dict[str, Any]]] = {}  # named settings of Params
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}  # named settings of Params; a dotted key is of another section
     default_preset: ClassVar[str | None] = None
     # What protocol `faithful` sets, on top of SGD with learning rate 0.01: the algorithm's official weighting, ...
     faithful: ClassVar[dict[str, Any]] = {"training": {"weighting": "num_examples"}}

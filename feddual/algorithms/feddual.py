@@ -11,7 +11,8 @@ Differences from the paper: the equations leave several things open, and the pub
 journal version) decides some of them differently; docs/algorithms.md lists them. `preset: paper` follows Algorithm 1 in
 a numerically stable form; `published` follows the public code's arithmetic, where the adaptive loss is one half of the
 cross-entropy and the barycenter mostly underflows to zero; `consistent` subtracts displacements instead of gradients,
-so that both parts of the server move in the same units. `frozen_head` and `mean` are controls.
+so that both parts of the server move in the same units; `tuned` is the best of twelve such settings on held-out
+training data (docs/reproduction.md). `frozen_head` and `mean` are controls.
 """
 
 from collections.abc import Callable
@@ -90,6 +91,10 @@ class FedDUAL(Algorithm):
         "consistent": {
             "mask": "last_tensors:2", "update_source": "pseudo", "epsilon": 0.5, "epsilon_relative": True,
             "kl_scale": 0.1, "kl_scale_unit": "num_params",
+        },
+        "tuned": {
+            "mask": "last_tensors:2", "update_source": "pseudo", "epsilon": 0.5, "epsilon_relative": True,
+            "kl_scale": 0.03, "kl_scale_unit": "num_params", "server_lr": 0.2, "training.learning_rate": 0.002,
         },
         "frozen_head": {"barycenter": "zero", "mask": "last_tensors:2"},
         "mean": {"barycenter": "mean"},
