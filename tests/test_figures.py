@@ -282,6 +282,21 @@ def test_timings_come_from_timing_studies_only(slim, tmp_path):
     assert not cell(frame, dataset="cifar10", plain=False, row="fednova")["run"]
 
 
+def test_margins_are_taken_seed_by_seed(tmp_path):
+    runs = {}
+    for row, seeds in (("feddual-tuned", (0, 1, 2)), ("fedavg", (0, 2)), ("moon", (5,))):
+        for seed in seeds:
+            runs[row, seed] = make_run(tmp_path / "runs" / f"{row}-{seed}", "cifar10", row, seed)
+    frame = figures.draw("margin", tmp_path / "runs", tmp_path).frame
+    found = cell(frame, dataset="cifar10", block="default", row="fedavg")
+    gaps = [late_mean(runs["feddual-tuned", seed]) - late_mean(runs["fedavg", seed]) for seed in (0, 2)]
+    assert found["margin"] == pytest.approx(np.mean(gaps))
+    assert found["std"] == pytest.approx(np.std(gaps, ddof=1))
+    assert (found["seeds"], found["ahead"]) == (2, sum(gap > 0 for gap in gaps))
+    assert cell(frame, dataset="cifar10", block="default", row="moon")["seeds"] == 0  # no seed in common
+    assert "| MOON | not run |" in (tmp_path / "margin_table.md").read_text()
+
+
 def test_runs_are_known_by_their_config(tmp_path):
     make_run(tmp_path / "any" / "depth" / "misleading-fedprox", "fmnist", "fedavg", 0)
     make_run(tmp_path / "other-lr", "fmnist", "fedavg", 1, training__learning_rate=0.01)
