@@ -64,7 +64,10 @@ def refreshed(text: str) -> str:
     def table(match: re.Match[str]) -> str:
         recorded = (ROOT / match[2]).read_text(encoding="utf-8").partition("\n")[2]
         if match[3]:
-            recorded = recorded.split(f"**{match[3]}", 1)[1].split("\n\n")[1]
+            parts = recorded.split(f"**{match[3]}", 1)
+            if len(parts) < 2:
+                raise LookupError(f"{match[2]}: no table whose heading begins with {match[3]!r}")
+            recorded = parts[1].split("\n\n")[1]
         return f"{match[1]}{recorded.strip()}\n{match[4]}"
 
     return TABLE.sub(table, NUMBER.sub(number, text))

@@ -209,13 +209,14 @@ def study(
         batches += [
             lambda: studies.first_trials(loaded, path, rows),
             lambda: studies.last_trials(loaded, path, rows),
-            lambda: studies.tuned_cells(loaded, path, rows, seeds),
+            lambda: studies.tuned_cells(loaded, path, rows, seeds, overrides),
         ]
     for find in batches:
         batch = find()
         with StudyProgress(runner, enabled=not as_json) as shown:
             for cell, error in runner.run(batch, overrides):
                 shown.ended(cell.name, error)
+                failures.pop(cell.name, None)  # a trial may succeed at its second attempt
                 if error is not None:
                     failures[cell.name] = error
     if tune:

@@ -43,7 +43,7 @@ class Tune(Section):
 
     rounds: int | None = Field(None, ge=1, description="of a trial; by default the experiment's own")
     first: int | None = Field(None, ge=1, description="rounds after which hopeless settings of a grid stop")
-    hopeless: float = Field(0.7, gt=0, le=1, description="below this share of the row's best accuracy so far")
+    hopeless: float = Field(0.6, gt=0, le=1, description="below this share of the row's best accuracy so far")
     held_out: float = Field(0.1, gt=0, le=0.5, description="share of the training data")
     grid: dict[str, list[Any]] = Field(description="for all rows")
     rows: dict[str, dict[str, list[Any]] | list[Overrides]] = Field(
@@ -158,11 +158,15 @@ def _tried(tune: Tune, row: str) -> list[Overrides]:
 def first_trials(study: Study, out: Path, algorithms: Sequence[str] = ()) -> list[Cell]:
     """The trials of grids, cut to their first rounds; without those that are so far already."""
     first = study.tune.first if study.tune else None
-    return [
-        replace(cell, overrides={**cell.overrides, "training.rounds": first})
-        for cell in trials(study, algorithms)
-        if first and _is_of_grid(study, cell) and _rounds_done(out / cell.name) < first
-    ]
+    wanted = []
+    for cell in trials(study, algorithms) if first else []:
+        run = RunDir(out / cell.name)
+        short = cell.experiment({}).training.rounds <= first
+        if short or not _is_of_grid(study, cell) or _rounds_done(run.path) >= first:
+            continue
+        begun = run.read_config()["training"]["rounds"] if run.exists else 0  # a run cannot be made shorter
+        wanted.append(replace(cell, overrides={**cell.overrides, "training.rounds": max(first, begun)}))
+    return wanted
 
 
 def last_trials(study: Study, out: Path, algorithms: Sequence[str] = ()) -> list[Cell]:
@@ -201,19 +205,32 @@ def _early_score(path: Path, first: int) -> float:
     return sum(late) / len(late) if late else 0.0
 
 
-def tuned_cells(study: Study, out: Path, algorithms: Sequence[str] = (), seeds: int | None = None) -> list[Cell]:
+def tuned_cells(
+    study: Study,
+    out: Path,
+    algorithms: Sequence[str] = (),
+    seeds: int | None = None,
+    overrides: Overrides | None = None,
+) -> list[Cell]:
     """The study's runs with the settings that did best on held-out data, named ROW-chosen; tuned.yaml has the choices.
+
+    Args:
+        study: The study.
+        out: Its folder.
+        algorithms: Only rows of these names or algorithms.
+        seeds: Instead of the study's number.
+        overrides: With which the trials were run.
 
     Raises:
         UserError: When a row has no finished trial.
     """
     best: dict[str, dict[str, Any]] = {}
-    whole = {cell.name for cell in last_trials(study, out, algorithms)}
     for cell in trials(study, algorithms):
         if not _is_of_grid(study, cell):
             continue
-        facts = _facts(out / cell.name) if cell.name in whole else None
-        score = facts["accuracy"] if facts and facts["finished"] and facts["accuracy"] is not None else None
+        facts = _facts(out / cell.name)
+        whole = facts is not None and facts["rounds"] >= cell.experiment(overrides or {}).training.rounds
+        score = facts["accuracy"] if facts is not None and whole else None
         key = _name(study, cell.source, cell.row, {})
         entry = best.setdefault(key, {"experiment": cell.source, "row": cell.row, "accuracy": None, "trials": {}})
         entry["trials"][cell.name.removeprefix("tuning/")] = score
@@ -224,10 +241,11 @@ def tuned_cells(study: Study, out: Path, algorithms: Sequence[str] = (), seeds: 
         raise UserError(f"--tune: no finished trial of {', '.join(missing)}; see {out}/failed")
     path = out / "tuned.yaml"
     before = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}  # of rows not named this time
+    before = {key: entry for key, entry in before.items() if not isinstance(study.tune.rows.get(entry["row"]), list)}
     atomic_write(path, yaml.safe_dump(before | best, sort_keys=False, allow_unicode=True).encode())
     return [
         Cell(
-            _name(study, entry["experiment"], f"{entry['row']}-chosen", {}, f"s{seed}"),
+            _name(study, entry["experiment"], f"{entry['row']}-chosen", entry["settings"], f"s{seed}"),
             entry["row"],
             entry["experiment"],
             {**study.rows[entry["row"]], **entry["settings"], "seed": seed},

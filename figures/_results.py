@@ -155,6 +155,8 @@ class Results:
                 except UserError:
                     continue  # of a preset or a file that is gone; its runs cannot be recognised
                 name = str(experiment["dataset"].get("name"))
+                if entry["experiment"] != f"paper-{name}":
+                    continue  # of a setting that is not the paper's
                 tuned = Tuned(row, name, entry["settings"], _rows.identity(experiment))
                 if found.setdefault((name, row), tuned).identity != tuned.identity:
                     raise UserError(
@@ -167,7 +169,7 @@ class Results:
     def trials(self) -> list[Trial]:
         """The finished trials under the folder: runs, and the lines of tuning.json files."""
         found = {
-            run.path.name: {"settings": _rows.differences(run.config), **run.summary}
+            str(run.path): {"settings": _rows.differences(run.config), **run.summary}
             for run in self.runs
             if run.config["evaluation"].get("held_out")
         }

@@ -23,6 +23,13 @@ ALGORITHMS = (
 VARIANTS = ("feddual-published", "feddual-consistent", "feddual-frozen_head", "feddual-mean")
 DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "fmnist": "Fashion-MNIST"}
 
+# What a reader of a comparison should know.
+SAME_RUNS = (
+    "Neither network has batch normalisation, so FedBN is FedAvg; VGG16's head has two trained layers, the two that "
+    "FedPVR corrects, so FedPVR is SCAFFOLD on CIFAR."
+)
+TUNED_NOTE = "tuned: learning rate and settings chosen on held-out data, all others at 1e-3"
+
 # What may differ between two runs of the same experiment: its label, its place and pace, and the seed.
 INCIDENTAL = ("name", "seed", "probes", "sinks", "checkpoint", "runtime")
 

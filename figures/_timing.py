@@ -10,7 +10,7 @@ import pandas as pd
 from feddual import seeding
 from figures import _paper
 from figures._results import NOT_RUN, Recorded, Results, signed
-from figures._rows import ALGORITHMS, paper_rounds
+from figures._rows import ALGORITHMS, TUNED_NOTE, paper_rounds
 from figures._style import LOOKS
 from figures._tables import Section
 
@@ -22,6 +22,7 @@ NOTES = (
     "its authors' hardware, so that only the ratios to FedAvg can be compared. * did not converge there.",
     "≈ from fewer rounds: a client's seconds per image times the images of the clients in all rounds, plus the rest of "
     "a round times rounds; a short run's first round, which compiles, is left out where there are others.",
+    f"FedDUAL, {TUNED_NOTE}.",
 )
 
 
@@ -36,7 +37,7 @@ class Setting:
 
 SETTINGS = (
     Setting("cifar10", False, "CIFAR-10, frozen features cached"),
-    Setting("cifar10", True, "CIFAR-10, plain (every image through VGG16 at every step)"),
+    Setting("cifar10", True, "CIFAR-10, plain (every image through VGG16 at every step, two threads)"),
     Setting("cifar100", False, "CIFAR-100, frozen features cached"),
     Setting("fmnist", False, "Fashion-MNIST"),
 )
@@ -52,15 +53,12 @@ class Time:
 
 
 def client_seconds(run: Recorded, rounds: int) -> float:
-    """Seconds that clients train in the first so many rounds, estimated where fewer were timed.
+    """Seconds that clients train in the first so many rounds, from the rounds that were timed.
 
     Clients differ a hundredfold in size, so a short run's mean round is not that of a long one: the time of an image
     is what carries over. A run's first round, in which the graph is compiled, is left out where there are others.
     """
-    rows = run.timings[:rounds]
-    if len(rows) == rounds:
-        return float(sum(row["client_seconds"] for row in rows))
-    rows = rows[1:] or rows
+    rows = run.timings[1:] or run.timings
     images = _images(run, rounds)
     timed = sum(images[row["round"] - 1] for row in rows)
     return float(sum(row["client_seconds"] for row in rows) / timed * sum(images))

@@ -12,7 +12,7 @@ from feddual.summary import TARGETS
 from figures import _charts
 from figures._charts import Chart, Line, Panel
 from figures._results import WINDOW, Drawing, Results, per_round, seeds_text, smoothed
-from figures._rows import ALGORITHMS, DATASETS
+from figures._rows import ALGORITHMS, DATASETS, TUNED_NOTE
 from figures._style import LOOKS
 
 ROWS = (*ALGORITHMS, "feddual-tuned")
@@ -42,7 +42,7 @@ def draw(runs: Results, out: Path) -> Drawing:
         panels.append(Panel(label, "sent up and down (GB)", "test accuracy (%)", lines, level, note=note))
     chart = Chart(
         panels,
-        caption=f"mean over seeds, running mean over {WINDOW} rounds; all clients' traffic, uncompressed",
+        caption=f"mean over seeds, running mean over {WINDOW} rounds; all traffic, uncompressed; {TUNED_NOTE}",
         panel_height=3.3,
         legend=[LOOKS[row] for row in ROWS if row in present],
     )

@@ -13,7 +13,7 @@ import pandas as pd
 from figures import _charts
 from figures._charts import Chart, Line, Panel
 from figures._results import Drawing, Recorded, Results, per_round, seeds_text
-from figures._rows import ALGORITHMS, DATASETS
+from figures._rows import ALGORITHMS, DATASETS, TUNED_NOTE
 from figures._style import LOOKS
 
 ROWS = (*ALGORITHMS, "feddual-tuned")
@@ -27,7 +27,7 @@ def draw(runs: Results, out: Path) -> Drawing:
         bands = {row: band for row in ROWS if not (band := _band(runs.of(dataset, row))).empty}
         top = max((band["high"].max() for band in bands.values()), default=100.0)
         panels = [_panel(row, bands, (0, 1.04 * top)) for row in ROWS]
-        caption = f"({letter}) {label}: mean and standard deviation over seeds; thin grey: FedAvg"
+        caption = f"({letter}) {label}: mean and standard deviation over seeds; thin grey: FedAvg; {TUNED_NOTE}"
         chart = Chart(panels, columns=5, caption=caption, panel_height=2.1, share_y=True)
         files += _charts.save(chart, f"fig10_error_bars_{dataset}", out)
         parts += [band.assign(dataset=dataset, row=row) for row, band in bands.items()]

@@ -13,7 +13,7 @@ import pandas as pd
 
 from figures import _tables
 from figures._results import NOT_RUN, Drawing, Recorded, Results, signed
-from figures._rows import ALGORITHMS, DATASETS
+from figures._rows import ALGORITHMS, DATASETS, SAME_RUNS
 from figures._style import LOOKS
 from figures._tables import Section
 
@@ -22,7 +22,9 @@ BASELINES = tuple(row for row in ALGORITHMS if row != "feddual")
 TITLE = "FedDUAL (tuned) against each baseline: points of accuracy, and rounds to the target"
 NOTES = (
     "FedDUAL minus baseline: mean ± sample standard deviation of the seeds' differences (seeds in which FedDUAL is "
-    "ahead / seeds both have). Rounds: median over the same seeds of the first round that reaches the target.",
+    "ahead / seeds both have; * when the baseline did not converge in some). Rounds: median over the same seeds of the "
+    "first round that reaches the target.",
+    SAME_RUNS,
 )
 
 
@@ -54,6 +56,7 @@ def _cell(ours: Sequence[Recorded], theirs: Sequence[Recorded]) -> dict[str, Any
         "margin": float(gaps.mean()) if len(gaps) else np.nan,
         "std": float(gaps.std(ddof=1)) if len(gaps) > 1 else np.nan,
         "ahead": int((gaps > 0).sum()),
+        "diverged": sum(other.summary["diverged"] for _, other in pairs),
         "rounds": _rounds([other for _, other in pairs]),
         "our_rounds": _rounds([mine for mine, _ in pairs]),
     }
@@ -70,4 +73,5 @@ def _texts(cell: dict[str, Any]) -> list[str]:
         return [NOT_RUN, "–", "–"]
     spread = f" ± {cell['std']:.2f}" if cell["std"] == cell["std"] else ""
     rounds = ["not reached" if np.isinf(cell[key]) else f"{cell[key]:g}" for key in ("rounds", "our_rounds")]
-    return [f"{signed(cell['margin'])}{spread} ({cell['ahead']}/{cell['seeds']})", *rounds]
+    star = ", *" if cell["diverged"] else ""
+    return [f"{signed(cell['margin'])}{spread} ({cell['ahead']}/{cell['seeds']}{star})", *rounds]

@@ -12,7 +12,7 @@ import pandas as pd
 
 from figures import _paper, _tables
 from figures._results import Drawing, Recorded, Results, Tuned, accuracy, accuracy_text, difference_text, paper_text
-from figures._rows import ALGORITHMS, DATASETS, VARIANTS, paper_settings
+from figures._rows import ALGORITHMS, DATASETS, SAME_RUNS, VARIANTS, paper_settings
 from figures._style import LOOKS
 from figures._tables import Section, Strong
 from figures.tuning_table import text
@@ -23,6 +23,7 @@ NOTES = (
     "Ours: mean ± sample standard deviation over seeds (their number) of the mean accuracy over the last 10 % of "
     "rounds. Paper: FedDUAL, TMLR 2025, Table 1. Difference: ours minus the paper's, in points. Bold: the best mean.",
     "* did not converge: non-finite weights, or within a point of chance over the last 10 % of rounds.",
+    SAME_RUNS,
 )
 
 

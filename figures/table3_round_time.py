@@ -18,8 +18,8 @@ from figures._tables import Section
 TITLE = "Table 3: seconds per round, of one client and of the server"
 ROWS = ("fedavg", "feddual", "feddual-tuned")
 NOTES = (
-    "Ours: means over the rounds of runs alone on the machine. From runs with fewer rounds than the paper's: a "
-    "client's seconds per image times the mean number of images.",
+    "Ours: from runs alone on the machine, the first round, which compiles, left out where there are others: a "
+    "client's seconds per image times the mean number of images; the server's mean.",
     "Paper: FedDUAL, TMLR 2025, Table 3, on its authors' hardware.",
 )
 

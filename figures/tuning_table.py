@@ -36,7 +36,7 @@ def draw(runs: Results, out: Path) -> Drawing:
             for trial in runs.trials
         ],
         columns=["dataset", "row", "settings", "rounds", "accuracy", "gain"],
-    )  # fmt: skip
+    ).drop_duplicates(["dataset", "row", "settings", "rounds"], ignore_index=True)  # fmt: skip
     missing = [{"dataset": name, "row": NOT_RUN} for name in DATASETS if name not in set(frame["dataset"])]
     frame = pd.concat([frame, pd.DataFrame(missing)], ignore_index=True) if missing else frame
     frame["joint_gain"] = frame["settings"].map(joint_gains(runs.trials)).where(frame["row"] == "feddual")
@@ -52,7 +52,8 @@ def joint_gains(trials: Sequence[Trial]) -> dict[str, float]:
         if trial.algorithm == "feddual":
             gains.setdefault(text(trial.settings), {})[trial.dataset] = _gain(trial, trials)
     whole = {name: float(np.mean(list(by.values()))) for name, by in gains.items() if set(by) == datasets}
-    return dict(sorted(whole.items(), key=lambda pair: -pair[1]))
+    known = {name: gain for name, gain in whole.items() if np.isfinite(gain)}  # where FedAvg was tried
+    return dict(sorted(known.items(), key=lambda pair: -pair[1]))
 
 
 def _gain(trial: Trial, trials: Sequence[Trial]) -> float:
@@ -86,20 +87,24 @@ def _candidates(frame: pd.DataFrame) -> Section:
     lines = []
     for number, (settings, cells) in enumerate(part.groupby("settings", sort=False)):
         by_dataset = cells.set_index("dataset")
-        line = [Strong(settings) if number == 0 else str(settings) or "defaults"]
-        line += [
-            f"{by_dataset.loc[name, 'accuracy']:.2f} ({signed(by_dataset.loc[name, 'gain'])})"
-            if name in by_dataset.index
-            else NOT_RUN
-            for name in DATASETS
-        ]
-        lines.append([*line, signed(cells["joint_gain"].iloc[0])])
+        gain = cells["joint_gain"].iloc[0]
+        line = [Strong(settings) if number == 0 and np.isfinite(gain) else str(settings) or "defaults"]
+        for name in DATASETS:
+            if name in by_dataset.index:
+                line.append(f"{by_dataset.loc[name, 'accuracy']:.2f} ({_points(by_dataset.loc[name, 'gain'])})")
+            else:
+                line.append(NOT_RUN)
+        lines.append([*line, _points(gain)])
     blank = [[NOT_RUN] * (len(DATASETS) + 2)]
     return Section(
         "FedDUAL's candidates (gain over FedAvg at 1e-3)",
         ["settings", *DATASETS.values(), "mean gain"],
         lines or blank,
     )
+
+
+def _points(gain: float) -> str:
+    return signed(gain) if np.isfinite(gain) else "–"
 
 
 def text(settings: dict[str, Any]) -> str:

@@ -268,7 +268,8 @@ def test_rounds_to_target(tmp_path):
 def test_timings_come_from_timing_studies_only(slim, tmp_path):
     frame = figures.draw("table3", slim, tmp_path).frame
     found = cell(frame, dataset="cifar10", plain=False, row="feddual")
-    assert (found["client_seconds"], found["server_seconds"]) == (0.15, 0.25)
+    assert found["client_seconds"] == pytest.approx(0.15, rel=0.02)  # without round 1, by images
+    assert found["server_seconds"] == 0.25
     assert np.isnan(cell(frame, dataset="cifar100", plain=False, row="feddual")["client_seconds"])
     frame = figures.draw("table4", slim, tmp_path).frame
     assert cell(frame, dataset="fmnist", row="fedavg")["seconds"] == 360
