@@ -40,7 +40,8 @@ def draw(runs: Results, out: Path) -> Drawing:
     missing = [{"dataset": name, "row": NOT_RUN} for name in DATASETS if name not in set(frame["dataset"])]
     frame = pd.concat([frame, pd.DataFrame(missing)], ignore_index=True) if missing else frame
     frame["joint_gain"] = frame["settings"].map(joint_gains(runs.trials)).where(frame["row"] == "feddual")
-    sections = [_best(frame), _candidates(frame)]
+    common = _common(frame[frame["row"] == "feddual"]["settings"])
+    sections = [_best(frame, common), _candidates(frame, common)]
     return Drawing(_tables.write("tuning_table", TITLE, sections, NOTES, frame, out), frame)
 
 
@@ -65,7 +66,18 @@ def _gain(trial: Trial, trials: Sequence[Trial]) -> float:
     return 100 * (trial.accuracy - next(same, np.nan))
 
 
-def _best(frame: pd.DataFrame) -> Section:
+def _common(settings: Sequence[str]) -> list[str]:
+    """What all candidates share, in the first one's order; nothing when there are fewer than two."""
+    parts = [one.split(", ") for one in dict.fromkeys(settings)]
+    return [part for part in parts[0] if all(part in other for other in parts)] if len(parts) > 1 else []
+
+
+def _without(settings: str, common: Sequence[str]) -> str:
+    """Settings without what all candidates share."""
+    return ", ".join(part for part in settings.split(", ") if part not in common)
+
+
+def _best(frame: pd.DataFrame, common: Sequence[str]) -> Section:
     lines = []
     for row in ALGORITHMS:
         line: list[Any] = [LOOKS[row].label]
@@ -76,19 +88,21 @@ def _best(frame: pd.DataFrame) -> Section:
             else:
                 whole = part[part["rounds"] == part["rounds"].max()]  # the others were stopped early
                 best = whole.loc[whole["accuracy"].idxmax()]
-                line += [f"{best['accuracy']:.2f}", best["settings"] or "defaults", str(len(part))]
+                settings = _without(best["settings"], common) if row == "feddual" else best["settings"]
+                line += [f"{best['accuracy']:.2f}", settings or "defaults", str(len(part))]
         lines.append(line)
     columns = ["algorithm", *(name for label in DATASETS.values() for name in (label, "settings", "trials"))]
     return Section("The best of each algorithm", columns, lines)
 
 
-def _candidates(frame: pd.DataFrame) -> Section:
+def _candidates(frame: pd.DataFrame, common: Sequence[str]) -> Section:
     part = frame[frame["row"] == "feddual"].sort_values("joint_gain", ascending=False, kind="stable")
     lines = []
     for number, (settings, cells) in enumerate(part.groupby("settings", sort=False)):
         by_dataset = cells.set_index("dataset")
         gain = cells["joint_gain"].iloc[0]
-        line = [Strong(settings) if number == 0 and np.isfinite(gain) else str(settings) or "defaults"]
+        label = _without(str(settings), common) or "nothing else"
+        line = [Strong(label) if number == 0 and np.isfinite(gain) else label]
         for name in DATASETS:
             if name in by_dataset.index:
                 line.append(f"{by_dataset.loc[name, 'accuracy']:.2f} ({_points(by_dataset.loc[name, 'gain'])})")
@@ -96,8 +110,9 @@ def _candidates(frame: pd.DataFrame) -> Section:
                 line.append(NOT_RUN)
         lines.append([*line, _points(gain)])
     blank = [[NOT_RUN] * (len(DATASETS) + 2)]
+    shared = f", all with {', '.join(common)}" if common else ""
     return Section(
-        "FedDUAL's candidates (gain over FedAvg at 1e-3)",
+        f"FedDUAL's candidates{shared} (gain over FedAvg at 1e-3)",
         ["settings", *DATASETS.values(), "mean gain"],
         lines or blank,
     )
