@@ -18,7 +18,7 @@ from diagnostics.results import Surface
 from feddual import config, seeding
 from feddual.errors import UserError
 from feddual.run_dir import RunDir
-from figures import _collect, _paper, _rows
+from figures import _collect, _paper, _rows, tuning_table
 from figures.__main__ import app
 from figures._results import Results
 
@@ -232,6 +232,11 @@ def test_table1_knows_tuned_runs_by_their_settings(studies, slim, tmp_path):
     assert found["settings"] == "learning rate 0.01, proximal weight 0.4"
     assert cell(frame, block="paper", dataset="cifar10", row="fedprox")["seeds"] == 0
     assert cell(frame, block="tuned", dataset="fmnist", row="fedprox")["seeds"] == 0
+
+
+def test_the_preset_tuned_is_the_recorded_trials_first():
+    best = next(iter(tuning_table.joint_gains(Results(figures.RESULTS).trials)))
+    assert best == tuning_table.text(_rows.paper_settings("fmnist", "feddual-tuned"))
 
 
 def test_two_choices_for_one_row_are_refused(tmp_path):

@@ -11,7 +11,7 @@ Differences from the paper: the equations leave several things open, and the pub
 journal version) decides some of them differently; docs/algorithms.md lists them. `preset: paper` follows Algorithm 1 in
 a numerically stable form; `published` follows the public code's arithmetic, where the adaptive loss is one half of the
 cross-entropy and the barycenter mostly underflows to zero; `consistent` subtracts displacements instead of gradients,
-so that both parts of the server move in the same units; `tuned` is the best of twelve such settings on held-out
+so that both parts of the server move in the same units; `tuned` is the best of fourteen such settings on held-out
 training data (docs/reproduction.md). `frozen_head` and `mean` are controls.
 """
 
