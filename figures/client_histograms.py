@@ -19,9 +19,10 @@ def draw(runs: Results, out: Path) -> Drawing:
     for run in _distinct(runs):
         counts = run.partition["histograms"]
         sizes = counts.sum(axis=1)
-        note = f"{sizes.min():,}–{sizes.max():,} images per client, median {np.median(sizes):,.0f}"
-        panels.append(Panel(title(run), "client", "class", [Heat(counts.T, "images")], note=note))
         partition = run.config["partition"]
+        name = title(run).replace(f": {partition['name']}", "")  # too long for a panel
+        note = f"{partition['name']}; {sizes.min():,}–{sizes.max():,} images, median {np.median(sizes):,.0f}"
+        panels.append(Panel(name, "client", "class", [Heat(counts.T, "images")], note=note))
         facts.append(
             {
                 "dataset": run.dataset,
