@@ -203,7 +203,7 @@ def study(
     path = out or Path("runs") / loaded.name
     runner = studies.Runner(loaded, path, workers, executor)
     runner.prepare()
-    failures = {}
+    failures: dict[str, str] = {}
     batches: list[Callable[[], list[studies.Cell]]] = [lambda: wanted]
     if tune:
         batches += [

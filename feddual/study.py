@@ -158,8 +158,10 @@ def _tried(tune: Tune, row: str) -> list[Overrides]:
 def first_trials(study: Study, out: Path, algorithms: Sequence[str] = ()) -> list[Cell]:
     """The trials of grids, cut to their first rounds; without those that are so far already."""
     first = study.tune.first if study.tune else None
+    if first is None:
+        return []
     wanted = []
-    for cell in trials(study, algorithms) if first else []:
+    for cell in trials(study, algorithms):
         run = RunDir(out / cell.name)
         short = cell.experiment({}).training.rounds <= first
         if short or not _is_of_grid(study, cell) or _rounds_done(run.path) >= first:
@@ -241,7 +243,8 @@ def tuned_cells(
         raise UserError(f"--tune: no finished trial of {', '.join(missing)}; see {out}/failed")
     path = out / "tuned.yaml"
     before = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}  # of rows not named this time
-    before = {key: entry for key, entry in before.items() if not isinstance(study.tune.rows.get(entry["row"]), list)}
+    listed = {row for row, own in (study.tune.rows if study.tune else {}).items() if isinstance(own, list)}
+    before = {key: entry for key, entry in before.items() if entry["row"] not in listed}
     atomic_write(path, yaml.safe_dump(before | best, sort_keys=False, allow_unicode=True).encode())
     return [
         Cell(
