@@ -5,7 +5,7 @@ import pytest
 
 from feddual import api, config
 from feddual._lazy import tf
-from feddual.algorithms._base import ClientContext
+from feddual.algorithms._base import ClientContext, ServerState
 from feddual.engine import worker_view
 from feddual.local_training import ClientTask
 from feddual.weights import Entry, Layout
@@ -328,6 +328,29 @@ def test_clients_weigh_by_their_examples_in_the_barycenter_too(tmp_path):
     rows = np.stack([result.payload["source"] for result in results]).astype(np.float64)
     expected = sizes / sizes.sum() @ np.stack([result.weights for result in results])
     expected[56:] = glob[56:] - reference.gibbs(rows, sizes / sizes.sum(), 0.05)
+    np.testing.assert_allclose(weights_of(done), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_epsilon_shrinks_from_round_to_round(tmp_path):
+    """The second round at a decay of 0.1 is a first round with a tenth of epsilon, from where the first one ended."""
+    asked = feddual(
+        algorithm__mask="output",
+        algorithm__update_source="pseudo",
+        algorithm__epsilon=0.5,
+        algorithm__epsilon_decay=0.1,
+        training__rounds=2,
+        checkpoint__rounds=[1],
+    )
+    done = api.run(asked, out=tmp_path / "run", progress=False)
+    glob = weights_of(done, 1)
+    view = worker_view(asked)
+    server = ServerState(glob, {"epsilon": np.array([0.05])})
+    chosen = done.clients.query("round == 2")["client"]
+    results = [train_client(ClientTask(view, 2, int(c), glob, server.slots)) for c in chosen]
+    rows = np.stack([result.payload["source"] for result in results]).astype(np.float64)
+    expected = np.mean([result.weights for result in results], axis=0)
+    for group in (slice(0, 32), slice(32, 36)):
+        expected[56:][group] = glob[56:][group] - reference.gibbs(rows[:, group], np.full(3, 1 / 3), 0.05)
     np.testing.assert_allclose(weights_of(done), expected, rtol=1e-5, atol=1e-6)
 
 

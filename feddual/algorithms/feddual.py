@@ -11,7 +11,7 @@ Differences from the paper: the equations leave several things open, and the pub
 journal version) decides some of them differently; docs/algorithms.md lists them. `preset: paper` follows Algorithm 1 in
 a numerically stable form; `published` follows the public code's arithmetic, where the adaptive loss is one half of the
 cross-entropy and the barycenter mostly underflows to zero; `consistent` subtracts displacements instead of gradients,
-so that both parts of the server move in the same units; `tuned` is the best of fourteen such settings on held-out
+so that both parts of the server move in the same units; `tuned` is the best of seventeen such settings on held-out
 training data (docs/reproduction.md). `frozen_head` and `mean` are controls.
 """
 
@@ -74,6 +74,7 @@ class FedDUAL(Algorithm):
         granularity: Literal["tensor", "layer", "neuron"] = Field("tensor", description="one barycenter for each")
         barycenter: Method = Field("gibbs", description="the method; see `feddual.barycenter`")
         epsilon: float = Field(1e-5, gt=0, description="of gibbs, published and sinkhorn")
+        epsilon_decay: float = Field(1.0, gt=0, le=1, description="epsilon of round t: epsilon times this to the t - 1")
         epsilon_relative: bool = Field(False, description="in units of the median distance to the mean (gibbs)")
         iterations: int = Field(150, ge=1, description="at most (gibbs, published)")
         tol: float = Field(1e-6, ge=0, description="relative change at which gibbs stops")
@@ -217,6 +218,9 @@ class FedDUAL(Algorithm):
 
     # --- server
 
+    def init_server(self, layout: Layout, weights: np.ndarray) -> Slots:
+        return {"epsilon": np.array([self.params.epsilon])} if self.params.epsilon_decay < 1 else {}
+
     def accumulate(self, acc: Any, result: ClientResult, server: ServerState) -> Any:
         models, clients = acc or (None, [])
         weight = self.client_weight(result)
@@ -236,6 +240,8 @@ class FedDUAL(Algorithm):
         shares = np.array([weight for weight, _, _ in clients])
         shares /= shares.sum()
         sources = np.stack([source for _, source, _ in clients])
+        epsilon = float(server.slots["epsilon"][0]) if server.slots else self.params.epsilon
+        slots = {name: np.maximum(value * self.params.epsilon_decay, 1e-30) for name, value in server.slots.items()}
         facts: dict[str, Any] = {}
         position = 0
         whole = self.params.granularity == "tensor"
@@ -244,7 +250,9 @@ class FedDUAL(Algorithm):
             found = []
             for group in groups:
                 local = position + group
-                bar = self._barycenter(sources[:, local], shares, layout.by_path[name].shape if whole else ())
+                bar = self._barycenter(
+                    sources[:, local], shares, epsilon, layout.by_path[name].shape if whole else ()
+                )
                 found.append(barycenter.facts(bar))
                 place = where[local]
                 if self.params.update_source == "weights":
@@ -257,7 +265,7 @@ class FedDUAL(Algorithm):
                 weights[place] = server.weights[place] - step
             position += sum(len(group) for group in groups)
             facts[name] = found[0] if len(found) == 1 else _summary(found)
-        return replace(server, weights=weights), {"barycenter": facts}
+        return replace(server, weights=weights, slots=slots), {"barycenter": facts}
 
     def _groups(self, layout: Layout) -> dict[str, list[np.ndarray]]:
         """For each tensor or layer of the mask, the positions within it that share a barycenter."""
@@ -274,16 +282,18 @@ class FedDUAL(Algorithm):
             groups[entry.path] = list(places.reshape(-1, entry.shape[-1]).T) if neurons else [places]
         return groups
 
-    def _barycenter(self, vectors: np.ndarray, shares: np.ndarray, shape: tuple[int, ...]) -> barycenter.Barycenter:
+    def _barycenter(
+        self, vectors: np.ndarray, shares: np.ndarray, epsilon: float, shape: tuple[int, ...]
+    ) -> barycenter.Barycenter:
         params = self.params
         if params.barycenter == "gibbs":
             return barycenter.gibbs(
-                vectors, shares, params.epsilon, params.epsilon_relative, params.iterations, params.tol, params.distance
+                vectors, shares, epsilon, params.epsilon_relative, params.iterations, params.tol, params.distance
             )
         if params.barycenter == "published":
-            return barycenter.published(vectors, shares, params.epsilon, params.iterations)
+            return barycenter.published(vectors, shares, epsilon, params.iterations)
         if params.barycenter == "sinkhorn":
-            return barycenter.sinkhorn(vectors, shares, params.epsilon, method=params.sinkhorn_method)
+            return barycenter.sinkhorn(vectors, shares, epsilon, method=params.sinkhorn_method)
         if params.barycenter == "free_support":
             return barycenter.free_support(vectors, shares, shape)
         return barycenter.METHODS[params.barycenter](vectors, shares)
