@@ -52,7 +52,7 @@ class Panel:
     x_label: str
     y_label: str
     marks: Sequence[Mark]
-    level: tuple[float, str] | None = None  # a dashed horizontal line and its name
+    level: float | None = None  # a dashed horizontal line; the note says what it is
     empty: str = "not run"
     y_range: tuple[float, float] | None = None
     note: str = ""  # a small line under the title

@@ -68,11 +68,8 @@ def _panel(figure: Any, panel: Panel, place: dict[str, int], named: set[str]) ->
     figure.update_yaxes(gridcolor=GRID, range=panel.y_range, **place)
     if any(isinstance(mark, Bars) for mark in panel.marks):
         figure.update_yaxes(autorange="reversed", **place)
-    if panel.level:
-        figure.add_hline(
-            y=panel.level[0], line={"dash": "dash", "color": FAINT, "width": 1}, annotation_text=panel.level[1],
-            annotation_position="bottom right", **place,
-        )  # fmt: skip
+    if panel.level is not None:
+        figure.add_hline(y=panel.level, line={"dash": "dash", "color": FAINT, "width": 1}, **place)
     if not panel.marks:
         figure.add_trace(go.Scatter(x=[], y=[], showlegend=False), **place)  # without a trace there are no axes
         figure.add_annotation(

@@ -101,14 +101,8 @@ def _panel(ax: Any, panel: Panel) -> Any:
             _bars(ax, mark)
         else:
             image = _heat(ax, mark)
-    if panel.level:
-        value, name = panel.level
-        ax.axhline(value, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
-        ax.annotate(
-            name, (1, value), xycoords=("axes fraction", "data"), xytext=(-2, -2), textcoords="offset points",
-            ha="right", va="top", fontsize=7.5, color=FAINT, zorder=6,
-            bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.8},
-        )  # fmt: skip
+    if panel.level is not None:
+        ax.axhline(panel.level, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
     if not panel.marks:
         ax.text(0.5, 0.5, panel.empty, transform=ax.transAxes, ha="center", va="center", color=FAINT, fontsize=11)
         ax.tick_params(labelbottom=False, labelleft=False, length=0)

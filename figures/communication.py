@@ -37,8 +37,8 @@ def draw(runs: Results, out: Path) -> Drawing:
             parts.append(pd.DataFrame(columns))
             seeds_found.append(len(found))
             present.add(row)
-        level = (100 * TARGETS[dataset], f"target {100 * TARGETS[dataset]:.0f} %") if lines else None
-        note = seeds_text(*seeds_found) if lines else ""
+        level = 100 * TARGETS[dataset] if lines else None
+        note = f"{seeds_text(*seeds_found)}; dashed: target {level:.0f} %" if lines else ""
         panels.append(Panel(label, "sent up and down (GB)", "test accuracy (%)", lines, level, note=note))
     chart = Chart(
         panels,

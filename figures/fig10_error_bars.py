@@ -53,5 +53,5 @@ def _panel(row: str, bands: dict[str, pd.DataFrame], y_range: tuple[float, float
         look = replace(LOOKS[row], dash="solid", width=1.4)  # alone in its panel
         x, y, low, high = (bands[row][key].to_numpy() for key in ("round", "accuracy", "low", "high"))
         lines.append(Line(look, x, y, low, high, marked=False))
-    note = seeds_text(int(bands[row]["seeds"].iloc[0]) if row in bands else 0)
+    note = seeds_text(int(bands[row]["seeds"].iloc[0])) if row in bands else ""
     return Panel(LOOKS[row].label, "communication round", "test accuracy (%)", lines, y_range=y_range, note=note)

@@ -44,8 +44,8 @@ def draw(runs: Results, out: Path) -> Drawing:
             )
             seeds_found.append(seeds.shape[1])
             present.add(row)
-        level = (100 * TARGETS[dataset], f"target {100 * TARGETS[dataset]:.0f} %") if lines else None
-        note = seeds_text(*seeds_found) if lines else ""
+        level = 100 * TARGETS[dataset] if lines else None
+        note = f"{seeds_text(*seeds_found)}; dashed: target {level:.0f} %" if lines else ""
         panels.append(Panel(f"({letter}) {label}", "communication round", "test accuracy (%)", lines, level, note=note))
     chart = Chart(
         panels,
