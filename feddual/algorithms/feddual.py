@@ -250,9 +250,7 @@ class FedDUAL(Algorithm):
             found = []
             for group in groups:
                 local = position + group
-                bar = self._barycenter(
-                    sources[:, local], shares, epsilon, layout.by_path[name].shape if whole else ()
-                )
+                bar = self._barycenter(sources[:, local], shares, epsilon, layout.by_path[name].shape if whole else ())
                 found.append(barycenter.facts(bar))
                 place = where[local]
                 if self.params.update_source == "weights":
