@@ -9,9 +9,11 @@
     like: paper-fmnist                                # another study, for the keys that are not given
 
 Started again, a study goes on where it stopped. A cell that fails is recorded in failed/ and the rest goes on.
+Trials that stand in the folder's tuning.json (`python -m figures collect` writes it) are not run again.
 """
 
 import itertools
+import json
 import os
 import re
 import time
@@ -46,10 +48,11 @@ class Tune(Section):
     hopeless: float = Field(0.6, gt=0, le=1, description="below this share of the row's best accuracy so far")
     held_out: float = Field(0.1, gt=0, le=0.5, description="share of the training data")
     grid: dict[str, list[Any]] = Field(description="for all rows")
-    rows: dict[str, dict[str, list[Any]] | list[Overrides]] = Field(
+    rows: dict[str, dict[str, list[Any]] | list[Overrides] | str] = Field(
         {},
-        description="for one row: further keys, or a list of candidates in place of the grid, which are tried and not "
-        "chosen from: `python -m figures tuning` ranks them over several data sets",
+        description="for one row: further keys; or a list of candidates in place of the grid, which are tried and not "
+        "chosen from: `python -m figures tuning` ranks them over several data sets; or the name of a row that trains "
+        "in the same way and chooses for both",
     )
     only: list[str] = Field([], description="the rows to tune; by default all")
 
@@ -152,7 +155,22 @@ def trials(study: Study, algorithms: Sequence[str] = ()) -> list[Cell]:
 
 def _tried(tune: Tune, row: str) -> list[Overrides]:
     own = tune.rows.get(row, {})
+    if isinstance(own, str):
+        return []  # that row's trials serve this one too
     return own if isinstance(own, list) else list(_combinations({**tune.grid, **own}))
+
+
+def recorded_trials(out: Path) -> dict[str, dict[str, Any]]:
+    """What tuning.json says of trials whose runs need not be there any more, by their cells' names."""
+    path = out / "tuning.json"
+    lines = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return {f"tuning/{name}": facts for name, facts in lines.items()}
+
+
+def _to_run(study: Study, out: Path, algorithms: Sequence[str]) -> list[Cell]:
+    """The trials that are not recorded already."""
+    recorded = recorded_trials(out)
+    return [cell for cell in trials(study, algorithms) if cell.name not in recorded or RunDir(out / cell.name).exists]
 
 
 def first_trials(study: Study, out: Path, algorithms: Sequence[str] = ()) -> list[Cell]:
@@ -161,7 +179,7 @@ def first_trials(study: Study, out: Path, algorithms: Sequence[str] = ()) -> lis
     if first is None:
         return []
     wanted = []
-    for cell in trials(study, algorithms):
+    for cell in _to_run(study, out, algorithms):
         run = RunDir(out / cell.name)
         short = cell.experiment({}).training.rounds <= first
         if short or not _is_of_grid(study, cell) or _rounds_done(run.path) >= first:
@@ -175,7 +193,7 @@ def last_trials(study: Study, out: Path, algorithms: Sequence[str] = ()) -> list
     """The trials that run to their end: of a grid those that are not hopeless, and the row's own settings."""
     tune = study.tune
     rows: dict[tuple[str, str], list[Cell]] = {}
-    for cell in trials(study, algorithms):
+    for cell in _to_run(study, out, algorithms):
         rows.setdefault((cell.source, cell.row), []).append(cell)
     wanted: list[Cell] = []
     for row in rows.values():
@@ -227,10 +245,11 @@ def tuned_cells(
         UserError: When a row has no finished trial.
     """
     best: dict[str, dict[str, Any]] = {}
+    recorded = recorded_trials(out)
     for cell in trials(study, algorithms):
         if not _is_of_grid(study, cell):
             continue
-        facts = _facts(out / cell.name)
+        facts = _facts(out / cell.name) or recorded.get(cell.name)
         whole = facts is not None and facts["rounds"] >= cell.experiment(overrides or {}).training.rounds
         score = facts["accuracy"] if facts is not None and whole else None
         key = _name(study, cell.source, cell.row, {})
@@ -245,6 +264,7 @@ def tuned_cells(
     before = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}  # of rows not named this time
     listed = {row for row, own in (study.tune.rows if study.tune else {}).items() if isinstance(own, list)}
     before = {key: entry for key, entry in before.items() if entry["row"] not in listed}
+    best |= _same_choices(study, algorithms, before | best)
     atomic_write(path, yaml.safe_dump(before | best, sort_keys=False, allow_unicode=True).encode())
     return [
         Cell(
@@ -256,6 +276,19 @@ def tuned_cells(
         for seed in range(study.seeds if seeds is None else seeds)
         for entry in best.values()
     ]
+
+
+def _same_choices(study: Study, algorithms: Sequence[str], choices: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The choices of rows that follow another one's."""
+    followers = {row: own for row, own in (study.tune.rows if study.tune else {}).items() if isinstance(own, str)}
+    same = {}
+    for row in _chosen(study, algorithms):
+        for source in study.experiments if row in followers else ():
+            leader = _name(study, source, followers[row], {})
+            if leader not in choices:
+                raise UserError(f"--tune: {row} takes the choice of {followers[row]}, which has not been tuned yet")
+            same[_name(study, source, row, {})] = {**choices[leader], "row": row, "trials": {}}
+    return same
 
 
 def _chosen(study: Study, algorithms: Sequence[str]) -> dict[str, Overrides]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from feddual.errors import UserError
 from feddual.run_dir import RunDir, atomic_write, npz_bytes
+from feddual.study import recorded_trials
 from feddual.summary import summarise
 from figures import _rows
 
@@ -112,8 +113,12 @@ def _copy_study(source: Path, into: Path, done: Collected) -> None:
             settings = _rows.differences(RunDir(run).read_config())
             trials.setdefault(home, {})[name] = {"settings": settings, **rounded(facts, METRIC_DIGITS)}
     for home, lines in trials.items():
-        data = (json.dumps(lines, indent=1) + "\n").encode()
-        atomic_write(into / home.relative_to(source) / "tuning.json", data)
+        target = into / home.relative_to(source)
+        # Trials of an earlier collection may have been made elsewhere: their runs are not here.
+        before = recorded_trials(target) | recorded_trials(home)
+        lines = {name.removeprefix("tuning/"): facts for name, facts in before.items()} | lines
+        data = (json.dumps(dict(sorted(lines.items())), indent=1) + "\n").encode()
+        atomic_write(target / "tuning.json", data)
         done.trials += len(lines)
         done.bytes += len(data)
 

@@ -82,6 +82,7 @@ class Tuned:
     dataset: str
     settings: dict[str, Any]
     identity: Identity
+    follows: str | None = None  # the row whose trials chose for this one too
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,8 @@ class Results:
         found: dict[tuple[str, str], Tuned] = {}
         places: dict[tuple[str, str], Path] = {}
         for path in sorted(self.root.rglob("tuned.yaml")):
-            rows = (_yaml(path.with_name("study.yaml")) or {}).get("rows", {})
+            study = _yaml(path.with_name("study.yaml")) or {}
+            rows, tried = study.get("rows", {}), (study.get("tune") or {}).get("rows", {})
             for entry in (_yaml(path) or {}).values():
                 row = entry["row"]
                 wanted = (rows.get(row) or _rows.overrides(row)) | entry["settings"]
@@ -157,7 +159,8 @@ class Results:
                 name = str(experiment["dataset"].get("name"))
                 if entry["experiment"] != f"paper-{name}":
                     continue  # of a setting that is not the paper's
-                tuned = Tuned(row, name, entry["settings"], _rows.identity(experiment))
+                follows = tried[row] if isinstance(tried.get(row), str) else None
+                tuned = Tuned(row, name, entry["settings"], _rows.identity(experiment), follows)
                 if found.setdefault((name, row), tuned).identity != tuned.identity:
                     raise UserError(
                         f"{row} on {name}: {path} chose other settings than {places[name, row]}; keep one of them"

@@ -85,9 +85,15 @@ def paper_rounds(dataset: str) -> int:
 
 
 def differences(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys in which a config differs from the paper's experiment with the same data and algorithm."""
-    name = values["algorithm"]["name"]
-    base = config.resolve(f"paper-{values['dataset']['name']}", {"algorithm.name": name}).to_dict()
+    """Dotted keys in which a config differs from the paper's experiment with the same data and algorithm.
+
+    Where the paper has none, in which it differs from the defaults for its data, partition and model.
+    """
+    experiment = f"paper-{values['dataset'].get('name')}"
+    own = {key: values[key] for key in ("dataset", "partition", "model")}
+    own["training"] = {"clients_per_round": values["training"]["clients_per_round"]}  # belongs to the partition
+    source = experiment if experiment in config.preset_names() else own
+    base = config.resolve(source, {"algorithm.name": values["algorithm"]["name"]}).to_dict()
     skipped = (*INCIDENTAL, "evaluation")
     return {
         f"{section}.{key}": value

@@ -4,7 +4,7 @@ FedDUAL's candidates are ranked by their gain over FedAvg at 1e-3, averaged over
 tried: the preset `tuned` is the first. The other algorithms may take another setting on each data set.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,8 @@ def draw(runs: Results, out: Path) -> Drawing:
     frame = pd.concat([frame, pd.DataFrame(missing)], ignore_index=True) if missing else frame
     frame["joint_gain"] = frame["settings"].map(joint_gains(runs.trials)).where(frame["row"] == "feddual")
     common = _common(frame[frame["row"] == "feddual"]["settings"])
-    sections = [_best(frame, common), _candidates(frame, common)]
+    leaders = {(tuned.row, tuned.dataset): tuned.follows for tuned in runs.tuned if tuned.follows}
+    sections = [_best(frame, common, leaders), _candidates(frame, common)]
     return Drawing(_tables.write("tuning_table", TITLE, sections, NOTES, frame, out), frame)
 
 
@@ -77,13 +78,15 @@ def _without(settings: str, common: Sequence[str]) -> str:
     return ", ".join(part for part in settings.split(", ") if part not in common)
 
 
-def _best(frame: pd.DataFrame, common: Sequence[str]) -> Section:
+def _best(frame: pd.DataFrame, common: Sequence[str], leaders: Mapping[tuple[str, str], str]) -> Section:
     lines = []
     for row in ALGORITHMS:
         line: list[Any] = [LOOKS[row].label]
         for dataset in DATASETS:
             part = frame[(frame["row"] == row) & (frame["dataset"] == dataset)]
-            if part.empty:
+            if (row, dataset) in leaders:
+                line += ["–", f"as {LOOKS[leaders[row, dataset]].label}", "–"]
+            elif part.empty:
                 line += [NOT_RUN, "–", "–"]
             else:
                 whole = part[part["rounds"] == part["rounds"].max()]  # the others were stopped early

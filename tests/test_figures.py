@@ -510,7 +510,37 @@ def test_the_setting_for_all_data_sets_has_the_best_mean_gain(tmp_path):
     assert "| FedAvg | 58.00 | x 1 | 2 | 30.00 | defaults | 1 | not run | – | – |" in page
 
 
+def test_a_row_that_follows_another_says_so(tmp_path):
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    entry = {"experiment": "paper-cifar10", "settings": {"training.learning_rate": 0.002}}
+    chosen = {row: {**entry, "row": row} for row in ("fedavg", "fedbn")}
+    (folder / "tuned.yaml").write_text(yaml.safe_dump(chosen))
+    rows = {row: {"algorithm.name": row} for row in chosen}
+    (folder / "study.yaml").write_text(yaml.safe_dump({"rows": rows, "tune": {"rows": {"fedbn": "fedavg"}}}))
+    figures.draw("tuning", folder, tmp_path / "out")
+    page = (tmp_path / "out" / "tuning_table.md").read_text()
+    assert "| FedBN | – | as FedAvg | – | not run | – | – | not run | – | – |" in page
+
+
 # --- what is recorded
+
+HEADLINE = ("table1_accuracy", "table3_round_time", "table4_total_time", "table5_time_to_target", "margin_table")
+
+
+@pytest.mark.parametrize("name", [*HEADLINE, "fig4_rounds_to_target", "fidelity_table"])
+def test_no_cell_is_missing(name):
+    text = (figures.GALLERY / f"{name}.md").read_text()
+    assert "not run" not in text
+    assert "not tuned" not in text
+
+
+def test_no_headline_run_is_missing():
+    recorded = Results(figures.RESULTS)
+    for dataset, seeds in {"cifar10": 10, "cifar100": 10, "fmnist": 3}.items():
+        for row in (*_rows.ALGORITHMS, "feddual-tuned", *_rows.VARIANTS):
+            assert [run.seed for run in recorded.of(dataset, row)] == list(range(seeds)), (dataset, row)
+
 
 SLOW_TO_DRAW = ("fig1", "fig2", "fig6")
 DRAWN = sorted({path.stem.split("_")[0] for path in figures.GALLERY.glob("*.csv")})

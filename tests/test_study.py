@@ -12,6 +12,7 @@ from feddual.cli import app
 from feddual.engine import worker_view
 from feddual.errors import UserError
 from feddual.workbench import workbench
+from figures import _collect
 from tests.helpers import TINY, tiny
 
 
@@ -169,6 +170,44 @@ def test_of_a_grid_only_what_is_not_far_behind_and_the_default_go_on(grid, tmp_p
     assert not study.first_trials(short, tmp_path / "other")  # no longer than the first rounds
     assert run(*asked)[0].exit_code == 0
     assert {path: path.read_bytes() for path in out.glob("tuning/*/metrics.jsonl")} == before
+
+
+def test_recorded_trials_are_not_run_again(grid, tmp_path):
+    out, slim = tmp_path / "out", tmp_path / "slim"
+    asked = (grid, "--seeds", 1, "--tune", "--algorithms", "fedavg")
+    assert run(*asked, "--out", out)[0].exit_code == 0
+    _collect.collect([out], slim)
+    assert run(*asked, "--out", slim)[0].exit_code == 0  # a slim study goes on, as on another machine
+    assert not (slim / "tuning").exists()
+    first, again = (yaml.safe_load((folder / "tuned.yaml").read_text())["fedavg"] for folder in (out, slim))
+    assert again["settings"] == first["settings"]
+    assert again["accuracy"] == pytest.approx(first["accuracy"], rel=1e-5)
+    values = yaml.safe_load(grid.read_text())
+    values["tune"] |= {"grid": {"training.learning_rate": [0.001, 0.05, 0.02]}, "first": 1}
+    grid.write_text(yaml.safe_dump(values))
+    assert run(*asked, "--out", slim)[0].exit_code == 0
+    assert [path.name for path in (slim / "tuning").iterdir()] == ["fedavg-learning_rate=0.02"]
+    _collect.collect([slim], tmp_path / "both")
+    assert len(json.loads((tmp_path / "both" / "tuning.json").read_text())) == 3
+    _collect.collect([slim], slim)
+    assert len(json.loads((slim / "tuning.json").read_text())) == 3
+
+
+def test_a_row_may_follow_the_choice_of_another(grid, tmp_path):
+    values = yaml.safe_load(grid.read_text())
+    values["rows"]["fedbn"] = {"algorithm.name": "fedbn"}
+    values["tune"] |= {"grid": {"training.learning_rate": [0.05]}, "rows": {"fedbn": "fedavg"}}
+    values["tune"]["only"] = ["fedavg", "fedbn"]
+    grid.write_text(yaml.safe_dump(values))
+    out = tmp_path / "out"
+    alone, _ = run(grid, "--seeds", 1, "--tune", "--algorithms", "fedbn", "--out", out)
+    assert alone.exit_code == 2
+    assert "fedbn takes the choice of fedavg, which has not been tuned yet" in alone.stderr
+    assert run(grid, "--seeds", 1, "--tune", "--out", out)[0].exit_code == 0
+    assert [path.name for path in (out / "tuning").iterdir()] == ["fedavg-learning_rate=0.05"]
+    assert (out / "fedbn-chosen-learning_rate=0.05-s0").is_dir()
+    assert run(grid, "--seeds", 1, "--tune", "--algorithms", "fedbn", "--out", out)[0].exit_code == 0
+    assert yaml.safe_load((out / "tuned.yaml").read_text())["fedbn"]["settings"] == {"training.learning_rate": 0.05}
 
 
 def test_choices_of_other_rows_stay_and_a_key_of_the_row_may_be_chosen(grid, tmp_path):
