@@ -40,9 +40,14 @@ def draw(runs: Results, out: Path) -> Drawing:
     missing = [{"dataset": name, "row": NOT_RUN} for name in DATASETS if name not in set(frame["dataset"])]
     frame = pd.concat([frame, pd.DataFrame(missing)], ignore_index=True) if missing else frame
     frame["joint_gain"] = frame["settings"].map(joint_gains(runs.trials)).where(frame["row"] == "feddual")
-    common = _common(frame[frame["row"] == "feddual"]["settings"])
+    feddual = frame[frame["row"] == "feddual"].sort_values("joint_gain", ascending=False, kind="stable")
+    ranked, others = feddual[feddual["joint_gain"].notna()], feddual[feddual["joint_gain"].isna()]
     leaders = {(tuned.row, tuned.dataset): tuned.follows for tuned in runs.tuned if tuned.follows}
-    sections = [_best(frame, common, leaders), _candidates(frame, common)]
+    sections = [
+        _best(frame, _common(ranked["settings"]), leaders),
+        _candidates("FedDUAL's candidates", ranked),
+        *([_candidates("Further settings of FedDUAL, not tried on all data sets", others)] if len(others) else []),
+    ]
     return Drawing(_tables.write("tuning_table", TITLE, sections, NOTES, frame, out), frame)
 
 
@@ -52,7 +57,7 @@ def joint_gains(trials: Sequence[Trial]) -> dict[str, float]:
     gains: dict[str, dict[str, float]] = {}
     for trial in trials:
         if trial.algorithm == "feddual":
-            gains.setdefault(text(trial.settings), {})[trial.dataset] = _gain(trial, trials)
+            gains.setdefault(text(trial.settings), {}).setdefault(trial.dataset, _gain(trial, trials))
     whole = {name: float(np.mean(list(by.values()))) for name, by in gains.items() if set(by) == datasets}
     known = {name: gain for name, gain in whole.items() if np.isfinite(gain)}  # where FedAvg was tried
     return dict(sorted(known.items(), key=lambda pair: -pair[1]))
@@ -98,8 +103,8 @@ def _best(frame: pd.DataFrame, common: Sequence[str], leaders: Mapping[tuple[str
     return Section("The best of each algorithm", columns, lines)
 
 
-def _candidates(frame: pd.DataFrame, common: Sequence[str]) -> Section:
-    part = frame[frame["row"] == "feddual"].sort_values("joint_gain", ascending=False, kind="stable")
+def _candidates(title: str, part: pd.DataFrame) -> Section:
+    common = _common(part["settings"])
     lines = []
     for number, (settings, cells) in enumerate(part.groupby("settings", sort=False)):
         by_dataset = cells.set_index("dataset")
@@ -115,7 +120,7 @@ def _candidates(frame: pd.DataFrame, common: Sequence[str]) -> Section:
     blank = [[NOT_RUN] * (len(DATASETS) + 2)]
     shared = f", all with {', '.join(common)}" if common else ""
     return Section(
-        f"FedDUAL's candidates{shared} (gain over FedAvg at 1e-3)",
+        f"{title}{shared} (gain over FedAvg at 1e-3)",
         ["settings", *DATASETS.values(), "mean gain"],
         lines or blank,
     )
