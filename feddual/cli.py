@@ -185,7 +185,7 @@ def study(
 
     A cell that fails is recorded in failed/ with its error; the others go on.
     """
-    from feddual import config
+    from feddual import config, tuning
     from feddual import study as studies
     from feddual.progress import StudyProgress
 
@@ -195,7 +195,7 @@ def study(
     if data_dir is not None:
         overrides["runtime.data_dir"] = data_dir
     wanted = studies.cells(loaded, rows, seeds)
-    attempts = studies.trials(loaded, rows) if tune else []
+    attempts = tuning.trials(loaded, rows) if tune else []
     if dry_run:
         names = [cell.name for cell in [*wanted, *attempts]]
         print(json.dumps(names) if as_json else "\n".join(names))
@@ -207,9 +207,9 @@ def study(
     batches: list[Callable[[], list[studies.Cell]]] = [lambda: wanted]
     if tune:
         batches += [
-            lambda: studies.first_trials(loaded, path, rows),
-            lambda: studies.last_trials(loaded, path, rows),
-            lambda: studies.tuned_cells(loaded, path, rows, seeds, overrides),
+            lambda: tuning.first_trials(loaded, path, rows),
+            lambda: tuning.last_trials(loaded, path, rows),
+            lambda: tuning.tuned_cells(loaded, path, rows, seeds, overrides),
         ]
     for find in batches:
         batch = find()

@@ -17,8 +17,8 @@ import numpy as np
 
 from feddual.errors import UserError
 from feddual.run_dir import RunDir, atomic_write, npz_bytes
-from feddual.study import recorded_trials
 from feddual.summary import summarise
+from feddual.tuning import recorded_trials
 from figures import _rows
 
 # Kept in every row.

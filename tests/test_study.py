@@ -7,7 +7,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from feddual import config, datasets, study
+from feddual import config, datasets, study, tuning
 from feddual.cli import app
 from feddual.engine import worker_view
 from feddual.errors import UserError
@@ -100,7 +100,7 @@ def test_another_study_in_the_folder_is_refused(grid, tmp_path):
     with pytest.raises(UserError, match="--algorithms: fedsgd not in the study"):
         study.cells(study.load(grid), ["fedsgd"])
     with pytest.raises(UserError, match="does not say what to tune"):
-        study.trials(study.load("fidelity"))
+        tuning.trials(study.load("fidelity"))
 
 
 def test_tuning_chooses_on_held_out_data(grid, tmp_path):
@@ -167,7 +167,7 @@ def test_of_a_grid_only_what_is_not_far_behind_and_the_default_go_on(grid, tmp_p
     }
     before = {path: path.read_bytes() for path in out.glob("tuning/*/metrics.jsonl")}
     short = study.load({**values, "name": "short", "tune": values["tune"] | {"rounds": 2}})
-    assert not study.first_trials(short, tmp_path / "other")  # no longer than the first rounds
+    assert not tuning.first_trials(short, tmp_path / "other")  # no longer than the first rounds
     assert run(*asked)[0].exit_code == 0
     assert {path: path.read_bytes() for path in out.glob("tuning/*/metrics.jsonl")} == before
 
