@@ -185,5 +185,10 @@ def _same_choices(study: Study, algorithms: Sequence[str], choices: Mapping[str,
             leader = cell_name(study, source, followers[row], {})
             if leader not in choices:
                 raise UserError(f"--tune: {row} takes the choice of {followers[row]}, which has not been tuned yet")
-            same[cell_name(study, source, row, {})] = {**choices[leader], "row": row, "trials": {}}
+            same[cell_name(study, source, row, {})] = {
+                **choices[leader],
+                "row": row,
+                "settings": dict(choices[leader]["settings"]),  # YAML would write one object twice as a reference
+                "trials": {},
+            }
     return same
