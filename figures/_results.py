@@ -138,8 +138,8 @@ class Results:
         ]
 
     @cached_property
-    def tuned(self) -> list[Tuned]:
-        """What the studies' tuned.yaml files chose.
+    def tuned(self) -> dict[tuple[str, str], Tuned]:
+        """What the studies' tuned.yaml files chose, by data set and row.
 
         Raises:
             UserError: When two of them chose differently for the same row and data set.
@@ -166,7 +166,13 @@ class Results:
                         f"{row} on {name}: {path} chose other settings than {places[name, row]}; keep one of them"
                     )
                 places.setdefault((name, row), path)
-        return list(found.values())
+        return found
+
+    def chosen(self, dataset: str, row: str) -> list[Recorded]:
+        """A row's runs with the settings that were chosen for it, one per seed; FedDUAL's stand in its preset."""
+        if (dataset, row) in self.tuned:
+            return self.same(self.tuned[dataset, row].identity)
+        return self.of(dataset, row) if row == "feddual-tuned" else []
 
     @cached_property
     def trials(self) -> list[Trial]:

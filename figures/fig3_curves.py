@@ -1,9 +1,10 @@
 """Fig. 3 a-c: test accuracy over rounds, one panel per data set, all algorithms.
 
 The line is the mean over seeds, smoothed by a running mean over five rounds: at α = 0.01 one round swings by points.
-Fig. 10 has the seeds' spread.
+Fig. 10 has the seeds' spread. Ours to add: the same with the settings that were chosen for each algorithm.
 """
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -11,20 +12,32 @@ import pandas as pd
 from feddual.summary import TARGETS
 from figures import _charts
 from figures._charts import Chart, Line, Panel
-from figures._results import WINDOW, Drawing, Results, per_round, seeds_text, smoothed
+from figures._results import WINDOW, Drawing, Recorded, Results, per_round, seeds_text, smoothed
 from figures._rows import ALGORITHMS, DATASETS, TUNED_NOTE
 from figures._style import LOOKS
 
 ROWS = (*ALGORITHMS, "feddual-tuned")
+CHOSEN = tuple(row for row in ROWS if row != "feddual")
+MEANS = f"mean over seeds, running mean over {WINDOW} rounds; α = 0.01"
 
 
 def draw(runs: Results, out: Path) -> Drawing:
-    """Write fig3_curves.png, .pdf and .html."""
+    """Write fig3_curves and fig3_curves_chosen, each as .png, .pdf and .html."""
+    chart, curves = _chart(runs.of, ROWS, f"{MEANS}; {TUNED_NOTE}")
+    files = _charts.save(chart, "fig3_curves", out)
+    chart, chosen = _chart(runs.chosen, CHOSEN, f"{MEANS}; settings chosen on held-out data")
+    files += _charts.save(chart, "fig3_curves_chosen", out)
+    frames = [part.assign(block=block) for block, part in (("default", curves), ("chosen", chosen)) if len(part)]
+    return Drawing(files, pd.concat(frames, ignore_index=True) if frames else pd.DataFrame())
+
+
+def _chart(find: Callable[[str, str], list[Recorded]], rows: Sequence[str], caption: str) -> tuple[Chart, pd.DataFrame]:
+    """A panel per data set, a curve per row, and the curves' numbers."""
     parts, panels, present = [], [], set()
     for letter, (dataset, label) in zip("abc", DATASETS.items(), strict=True):
         lines, seeds_found = [], []
-        for row in ROWS:
-            seeds = 100 * per_round(runs.of(dataset, row), "accuracy")
+        for row in rows:
+            seeds = 100 * per_round(find(dataset, row), "accuracy")
             if seeds.empty:
                 continue
             mean = seeds.mean(axis=1)
@@ -47,11 +60,6 @@ def draw(runs: Results, out: Path) -> Drawing:
         level = 100 * TARGETS[dataset] if lines else None
         note = f"{seeds_text(*seeds_found)}; dashed: target {level:.0f} %" if lines else ""
         panels.append(Panel(f"({letter}) {label}", "communication round", "test accuracy (%)", lines, level, note=note))
-    chart = Chart(
-        panels,
-        caption=f"mean over seeds, running mean over {WINDOW} rounds; α = 0.01; {TUNED_NOTE}",
-        panel_height=3.3,
-        legend=[LOOKS[row] for row in ROWS if row in present],
-    )
+    legend = [LOOKS[row] for row in rows if row in present]
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
-    return Drawing(_charts.save(chart, "fig3_curves", out), frame)
+    return Chart(panels, caption=caption, panel_height=3.3, legend=legend), frame

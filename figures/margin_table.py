@@ -30,14 +30,13 @@ NOTES = (
 
 def draw(runs: Results, out: Path) -> Drawing:
     """Write margin_table.md, .tex and .csv."""
-    chosen = {(entry.dataset, entry.row): entry.identity for entry in runs.tuned}
     cells, sections = [], []
     for dataset, label in DATASETS.items():
         ours = runs.of(dataset, OURS)
         lines = []
         for row in BASELINES:
             default = _cell(ours, runs.of(dataset, row))
-            tuned = _cell(ours, runs.same(chosen[dataset, row]) if (dataset, row) in chosen else [])
+            tuned = _cell(ours, runs.chosen(dataset, row))
             for block, cell in (("default", default), ("tuned", tuned)):
                 cells.append({"dataset": dataset, "row": row, "block": block, **cell})
             lines.append([LOOKS[row].label, *_texts(default), *_texts(tuned)])

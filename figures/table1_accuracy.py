@@ -4,14 +4,14 @@ First with the paper's protocol (Adam 1e-3 for all), then with the settings that
 held-out training data. The paper's value and the difference stand beside ours.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from figures import _paper, _tables
-from figures._results import Drawing, Recorded, Results, Tuned, accuracy, accuracy_text, difference_text, paper_text
+from figures._results import Drawing, Recorded, Results, accuracy, accuracy_text, difference_text, paper_text
 from figures._rows import ALGORITHMS, DATASETS, SAME_RUNS, VARIANTS
 from figures._style import LOOKS
 from figures._tables import Section, Strong
@@ -29,14 +29,13 @@ NOTES = (
 
 def draw(runs: Results, out: Path) -> Drawing:
     """Write table1_accuracy.md, .tex and .csv."""
-    chosen = {(entry.dataset, entry.row): entry for entry in runs.tuned}
     blocks = {
-        "paper": _block(ALGORITHMS, lambda dataset, row: runs.of(dataset, row)),
-        "variant": _block(VARIANTS, lambda dataset, row: runs.of(dataset, row)),
-        "tuned": _block(TUNED, lambda dataset, row: _tuned(runs, chosen, dataset, row)[0]),
+        "paper": _block(ALGORITHMS, runs.of),
+        "variant": _block(VARIANTS, runs.of),
+        "tuned": _block(TUNED, runs.chosen),
     }
     for cell in blocks["tuned"]:
-        cell["settings"] = _tuned(runs, chosen, cell["dataset"], cell["row"])[1]
+        cell["settings"] = _settings(runs, cell["dataset"], cell["row"])
     sections = [
         section("Adam, learning rate 1e-3, for all", blocks["paper"]),
         section("FedDUAL read in other ways, and its controls (Adam 1e-3)", blocks["variant"], with_paper=False),
@@ -54,14 +53,10 @@ def draw(runs: Results, out: Path) -> Drawing:
     return Drawing(_tables.write("table1_accuracy", TITLE, sections, NOTES, frame, out), frame)
 
 
-def _tuned(
-    runs: Results, chosen: Mapping[tuple[str, str], Tuned], dataset: str, row: str
-) -> tuple[list[Recorded], str]:
-    """A row's runs with the settings that were chosen for it, and these settings; FedDUAL's stand in its preset."""
-    entry = chosen.get((dataset, row))
-    if entry is not None:
-        return runs.same(entry.identity), text(entry.settings)
-    return (runs.of(dataset, row), "preset tuned") if row == "feddual-tuned" else ([], "")
+def _settings(runs: Results, dataset: str, row: str) -> str:
+    if (dataset, row) in runs.tuned:
+        return text(runs.tuned[dataset, row].settings)
+    return "preset tuned" if row == "feddual-tuned" else ""
 
 
 def _block(rows: Sequence[str], find: Any) -> list[dict[str, Any]]:

@@ -42,7 +42,7 @@ def draw(runs: Results, out: Path) -> Drawing:
     frame["joint_gain"] = frame["settings"].map(joint_gains(runs.trials)).where(frame["row"] == "feddual")
     feddual = frame[frame["row"] == "feddual"].sort_values("joint_gain", ascending=False, kind="stable")
     ranked, others = feddual[feddual["joint_gain"].notna()], feddual[feddual["joint_gain"].isna()]
-    leaders = {(tuned.row, tuned.dataset): tuned.follows for tuned in runs.tuned if tuned.follows}
+    leaders = {place: tuned.follows for place, tuned in runs.tuned.items() if tuned.follows}
     sections = [
         _best(frame, _common(ranked["settings"]), leaders),
         _candidates("FedDUAL's candidates", ranked),
@@ -89,8 +89,8 @@ def _best(frame: pd.DataFrame, common: Sequence[str], leaders: Mapping[tuple[str
         line: list[Any] = [LOOKS[row].label]
         for dataset in DATASETS:
             part = frame[(frame["row"] == row) & (frame["dataset"] == dataset)]
-            if (row, dataset) in leaders:
-                line += ["–", f"as {LOOKS[leaders[row, dataset]].label}", "–"]
+            if (dataset, row) in leaders:
+                line += ["–", f"as {LOOKS[leaders[dataset, row]].label}", "–"]
             elif part.empty:
                 line += [NOT_RUN, "–", "–"]
             else:
