@@ -232,6 +232,8 @@ class _Measuring:
             self.samples.model, self.samples.x, self.samples.y, self.settings, self.engine, self.weights,
             tuple(np.stack([direction.vector for direction in plane]) for plane in planes),
         )  # fmt: skip
+        if not np.isfinite(self.weights).all():  # whether a relu hands NaN on depends on the processor
+            raise UserError("the model has weights that are not finite. Has training diverged?")
         if workers < 1:
             raise UserError(f"workers: must be at least 1, got {workers}")
         if executor not in executors.names():

@@ -700,8 +700,10 @@ def test_a_surface_of_other_weights_or_settings_is_not_overwritten(tmp_path):
 def test_a_diverged_model_has_no_surface(tmp_path):
     model = mlp()
     model.get_layer("one").kernel.assign(np.full((6, 8), np.nan))
-    with pytest.raises(UserError, match="loss at the model itself is nan"):
+    with pytest.raises(UserError, match="weights that are not finite"):
         loss_surface(model, X, Y, grid=3, out=tmp_path / "s", **QUIET)
+    with pytest.raises(UserError, match="loss at the model itself is nan"):
+        loss_surface(mlp(), X, Y, grid=3, loss=lambda y, z: z[:, 0] * np.nan, out=tmp_path / "s", **QUIET)
     assert not (tmp_path / "s").exists()
 
 
