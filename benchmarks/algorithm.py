@@ -11,7 +11,8 @@ from pathlib import Path
 
 from _common import report, say
 
-from feddual import api, config
+from feddual import api
+from feddual.experiment import config
 
 REPEATS, ROUNDS = 5, 8  # of each
 TOTAL = REPEATS * ROUNDS + 2  # the first round compiles, the last evaluates

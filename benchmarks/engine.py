@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 from _common import report, say
 
-from feddual import datasets, seeding
+from feddual import seeding
+from feddual.data import datasets
 
 HERE = Path(__file__).parent
 TENSORFLOW = "tensorflow==2.21.0"

@@ -15,9 +15,10 @@ os.environ.setdefault("FEDDUAL_CACHE", tempfile.mkdtemp())
 
 import numpy as np
 
-from feddual import config, engine
-from feddual.local_training import ClientTask
-from feddual.workbench import train_client, workbench
+from feddual.experiment import config
+from feddual.training import engine
+from feddual.training.local import ClientTask
+from feddual.training.workbench import train_client, workbench
 
 SETTINGS = {
     "dataset": {"name": "synthetic", "num_train": 1000, "num_test": 10, "shape": [32, 32, 3]},

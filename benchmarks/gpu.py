@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 from _common import report, say
 
-from feddual import config, devices, engine
+from feddual import devices
 from feddual._lazy import tf
-from feddual.local_training import ClientTask
-from feddual.workbench import train_client, workbench
+from feddual.experiment import config
+from feddual.training import engine
+from feddual.training.local import ClientTask
+from feddual.training.workbench import train_client, workbench
 
 
 def measure(model: str, device: str, jit: bool) -> dict[str, Any]:

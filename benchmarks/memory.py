@@ -11,7 +11,8 @@ from typing import Any
 
 from _common import report, say
 
-from feddual import api, config
+from feddual import api
+from feddual.experiment import config
 
 
 def resident() -> int:

@@ -10,7 +10,8 @@ from pathlib import Path
 from _common import report, say
 
 from diagnostics import GradientNormProbe
-from feddual import api, config
+from feddual import api
+from feddual.experiment import config
 
 SCHEDULED = ("client_at_global", "local_end", "published", "cka")
 

@@ -22,7 +22,9 @@ import engine
 import numpy as np
 from _common import report, say
 
-from feddual import acceleration, datasets, devices, models
+from feddual import devices, models
+from feddual.data import datasets
+from feddual.functional import rewrites as acceleration
 
 engine.CONTESTANTS |= {
     "surface-1": ("ours_surface.py", None),
@@ -72,9 +74,9 @@ def lenet(side: int, turns: int, images: int) -> dict[str, Any]:
 
 def frozen_head(side: int, images: int, slow_points: int) -> dict[str, Any]:
     """A surface from cached features, against the whole network at `slow_points` points."""
-    from diagnostics.objective import Objective
-    from diagnostics.samples import Samples
-    from diagnostics.surface import loss_surface
+    from diagnostics.subject import Samples
+    from diagnostics.surfaces.measure import loss_surface
+    from diagnostics.surfaces.objective import Objective
 
     real = datasets.locate("cifar10") is not None
     if real:

@@ -8,18 +8,18 @@ from typing import Any
 
 _HOMES = {
     "LossSurfaceProbe": "diagnostics.probes.loss_surface",
-    "Space": "diagnostics.directions",
-    "Direction": "diagnostics.directions",
-    "register_filter_axes": "diagnostics.directions",
-    "Objective": "diagnostics.objective",
-    "Surface": "diagnostics.results",
-    "Lines": "diagnostics.results",
-    "loss_surface": "diagnostics.surface",
-    "loss_lines": "diagnostics.surface",
-    "compare_models": "diagnostics.compare",
+    "Space": "diagnostics.surfaces.directions",
+    "Direction": "diagnostics.surfaces.directions",
+    "register_filter_axes": "diagnostics.surfaces.directions",
+    "Objective": "diagnostics.surfaces.objective",
+    "Surface": "diagnostics.surfaces.results",
+    "Lines": "diagnostics.surfaces.results",
+    "loss_surface": "diagnostics.surfaces.measure",
+    "loss_lines": "diagnostics.surfaces.measure",
+    "compare_models": "diagnostics.flatness.compare",
     "GradientNormProbe": "diagnostics.probes.gradient_norms",
-    "GradientNormCallback": "diagnostics.callback",
-    "gradient_norms": "diagnostics.offline",
+    "GradientNormCallback": "diagnostics.gradients.callback",
+    "gradient_norms": "diagnostics.gradients.replay",
 }
 
 

@@ -5,8 +5,8 @@ import importlib
 import typer
 
 from diagnostics import commands
-from feddual.cli import guarded
-from feddual.plugins import module_names
+from feddual.cli.shell import guarded
+from feddual.experiment.plugins import module_names
 
 app = typer.Typer(
     name="diagnostics",

@@ -6,7 +6,7 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from feddual.progress import Shown
+from feddual.cli.progress import Shown
 
 EVERY = 10.0  # seconds between plain lines
 

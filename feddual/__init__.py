@@ -19,14 +19,14 @@ __all__ = [
 
 if TYPE_CHECKING:
     from feddual.api import Run, compare, open, replay, rounds, run
-    from feddual.config import resolve
     from feddual.errors import UserError
-    from feddual.study_runs import StudyRuns, open_study, run_study
+    from feddual.experiment.config import resolve
+    from feddual.studies.runs import StudyRuns, open_study, run_study
 
 _HOMES = {
-    "resolve": "feddual.config",
+    "resolve": "feddual.experiment.config",
     "UserError": "feddual.errors",
-    **dict.fromkeys(("StudyRuns", "open_study", "run_study"), "feddual.study_runs"),
+    **dict.fromkeys(("StudyRuns", "open_study", "run_study"), "feddual.studies.runs"),
 }
 
 

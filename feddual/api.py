@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from feddual import config as configs
 from feddual import display
+from feddual.data.partition import Partition
 from feddual.errors import UserError
-from feddual.partition import Partition
-from feddual.run_dir import RunDir
-from feddual.summary import summarise
-from feddual.weights import assign
+from feddual.experiment import config as configs
+from feddual.functional.layout import assign
+from feddual.records.run_dir import RunDir
+from feddual.records.summary import summarise
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from feddual.engine import RoundRecord
     from feddual.probes import Probe
+    from feddual.training.engine import RoundRecord
 
 
 class Run:
@@ -84,7 +84,8 @@ class Run:
 
     def model(self, round_index: int | None = None) -> Any:
         """The global model after a round as a keras.Model, from preprocessed images to logits."""
-        from feddual import datasets, models, seeding
+        from feddual import models, seeding
+        from feddual.data import datasets
 
         checkpoint = self._checkpoint(round_index)
         dataset = datasets.load(self.config.dataset, self.config.runtime.data_dir)
@@ -152,7 +153,7 @@ def rounds(
         resume: Continue a run in `out`.
         probes: Probe objects, besides those of the config.
     """
-    from feddual import engine
+    from feddual.training import engine
 
     experiment = configs.resolve(source, overrides)
     yield from engine.rounds(experiment, out or free_directory(experiment.name), resume, probes)
@@ -168,8 +169,8 @@ def run(
     progress: bool = True,
 ) -> Run:
     """Run an experiment to its end and return it; arguments as for `rounds`."""
-    from feddual import engine
-    from feddual.progress import RunProgress
+    from feddual.cli.progress import RunProgress
+    from feddual.training import engine
 
     experiment = configs.resolve(source, overrides)
     path = Path(out) if out is not None else free_directory(experiment.name)
@@ -188,7 +189,7 @@ def replay(item: "Run | str | os.PathLike[str]", round_index: int, probes: "Sequ
         probes: They measure this round.
         out: A folder that does not exist yet; the probes' files are in its `probes/`.
     """
-    from feddual import engine
+    from feddual.training import engine
 
     run_ = item if isinstance(item, Run) else Run(item)
     experiment = configs.resolve(run_.config, {"training.rounds": round_index, "probes": [], "sinks": []})

@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from feddual import datasets
 from feddual._lazy import keras
+from feddual.data import datasets
 from feddual.errors import UserError
-from feddual.plugins import load_attribute
-from feddual.weights import Layout, fingerprint, frozen_weights
+from feddual.experiment.plugins import load_attribute
+from feddual.functional.layout import Layout, fingerprint, frozen_weights
 
 Shape = Sequence[int]
 Activation = Annotated[Literal["relu", "tanh"], Field(description="of the hidden layers")]

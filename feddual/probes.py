@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from feddual.errors import UserError
-from feddual.plugins import load_attribute
+from feddual.experiment.plugins import load_attribute
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from feddual.errors import UserError
-from feddual.plugins import load_attribute
+from feddual.experiment.plugins import load_attribute
 
 if TYPE_CHECKING:
     from figures._results import Drawing, Results
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 GALLERY = HERE / "gallery"
+ROOMS = ("general", "paper")  # figures from any runs, and the paper's
 
 
 def names() -> list[str]:
     """All figures, tables first; fig10 comes after fig4."""
-    found = [path.stem for path in HERE.glob("[a-z]*.py")]
+    found = [path.stem for room in ROOMS for path in (HERE / room).glob("[a-z]*.py")]
     return sorted(found, key=lambda name: (not name.startswith("table"), *_natural(name)))
 
 
@@ -61,7 +62,9 @@ def full_name(name: str) -> str:
 
 def module(name: str) -> ModuleType:
     """The module that draws a figure."""
-    return importlib.import_module(f"figures.{full_name(name)}")
+    wanted = full_name(name)
+    room = next(room for room in ROOMS if (HERE / room / f"{wanted}.py").is_file())
+    return importlib.import_module(f"figures.{room}.{wanted}")
 
 
 def drawer(name: str) -> "Callable[[Results, Path], Drawing]":

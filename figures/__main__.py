@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 import figures
-from feddual.cli import Json, guarded
+from feddual.cli.shell import Json, guarded
 from feddual.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ class DrawByDefault(TyperGroup):
 
 def _about(name: str) -> str:
     """The first line of a figure's docstring, read as text so that help need not import what draws."""
-    return (figures.HERE / f"{name}.py").read_text(encoding="utf-8").splitlines()[0].strip('"')
+    path = next(path for room in figures.ROOMS if (path := figures.HERE / room / f"{name}.py").is_file())
+    return path.read_text(encoding="utf-8").splitlines()[0].strip('"')
 
 
 HELP = """The paper's tables and figures, and ours, from recorded runs. Needs no TensorFlow.

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from feddual.errors import UserError
-from feddual.run_dir import RunDir, atomic_write, npz_bytes
-from feddual.summary import summarise
-from feddual.tuning import recorded_trials
-from figures import _rows
+from feddual.records.run_dir import RunDir, atomic_write, npz_bytes
+from feddual.records.summary import summarise
+from feddual.studies.tuning import recorded_trials
+from figures.paper import _rows
 
 # Kept in every row.
 METRICS = ("round", "accuracy", "loss", "num_clients", "bytes_down", "bytes_up", "beta", "barycenter")

@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from feddual import config
 from feddual.errors import UserError
-from feddual.run_dir import RunDir
-from feddual.summary import summarise
-from figures import _rows
-from figures._rows import Identity
+from feddual.experiment import config
+from feddual.records.run_dir import RunDir
+from feddual.records.summary import summarise
+from figures.paper import _rows
+from figures.paper._rows import Identity
 
 NOT_RUN = "not run"
 WINDOW = 5  # rounds

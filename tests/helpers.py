@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from feddual import config
 from feddual._lazy import keras
 from feddual.algorithms._base import Algorithm
+from feddual.experiment import config
 from feddual.probes import Probe
 
 TINY: dict[str, Any] = {
@@ -137,6 +137,6 @@ TINY_STORY: dict[str, Any] = {
 
 def tell_tiny_story(out: Any) -> Any:
     """Three runs, gradient norms, surfaces, figures and a report, in this process."""
-    from feddual import quickstart
+    from feddual.cli import quickstart
 
     return quickstart.tell(out, TINY_STORY, grid=5, workers=1, progress=False)

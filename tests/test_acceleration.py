@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from feddual._lazy import keras, tf
-from feddual.acceleration import Convolutions
-from feddual.engine import worker_view
-from feddual.local_training import ClientTask
-from feddual.workbench import train_client, workbench
+from feddual.functional.rewrites import Convolutions
+from feddual.training.engine import worker_view
+from feddual.training.local import ClientTask
+from feddual.training.workbench import train_client, workbench
 from tests.helpers import tiny
 
 

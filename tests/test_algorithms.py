@@ -7,14 +7,16 @@ rounds are recomputed by hand in float64. Weights have both signs; client sizes 
 import numpy as np
 import pytest
 
-from feddual import algorithms, api, config, masks, seeding
+from feddual import algorithms, api, seeding
 from feddual._lazy import tf
 from feddual.algorithms._base import Batch, ClientContext, ClientResult, Outputs, ServerState
-from feddual.engine import worker_view
 from feddual.errors import UserError
-from feddual.local_training import ClientTask, LocalTraining
-from feddual.run_dir import RunDir
-from feddual.workbench import train_client, workbench
+from feddual.experiment import config
+from feddual.functional import masks
+from feddual.records.run_dir import RunDir
+from feddual.training.engine import worker_view
+from feddual.training.local import ClientTask, LocalTraining
+from feddual.training.workbench import train_client, workbench
 from tests import reference
 from tests.helpers import serve, tiny
 

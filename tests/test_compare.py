@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import feddual
-from diagnostics.bootstrap import hierarchical
-from diagnostics.compare import compare_models, flatness_radius, paired_differences, symmetric_rise
-from diagnostics.matching import group_runs
+from diagnostics.flatness.compare import compare_models, flatness_radius, paired_differences, symmetric_rise
+from diagnostics.flatness.matching import group_runs
+from diagnostics.statistics import hierarchical
 from feddual._lazy import keras, tf
 from feddual.errors import UserError
 from tests.helpers import tiny
@@ -167,7 +167,7 @@ def test_runs_of_one_name_are_told_apart_by_their_parents(runs, tmp_path):
 
 
 def test_how_unequal_matched_losses_are_is_said(runs, monkeypatch):
-    from diagnostics import matching
+    from diagnostics.flatness import matching
 
     def found():
         return matching.cases({"a": [runs[0]], "b": [runs[2]]}, None, None, ("loss",), 60, "train", 0, {})

@@ -4,8 +4,8 @@ import sys
 import pytest
 import yaml
 
-from feddual import config
 from feddual.errors import UserError
+from feddual.experiment import config
 from tests.helpers import TINY, tiny
 
 
@@ -106,7 +106,7 @@ def test_configs_need_no_tensorflow():
 
 
 def test_the_commented_yaml_is_the_experiment():
-    from feddual.describe import commented_yaml
+    from feddual.experiment.describe import commented_yaml
 
     for name in config.preset_names():
         experiment = config.resolve(name)

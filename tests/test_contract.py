@@ -5,12 +5,13 @@ import os
 import numpy as np
 import pytest
 
-from feddual import algorithms, api, config
+from feddual import algorithms, api
 from feddual.algorithms._base import ServerState
-from feddual.engine import worker_view
-from feddual.local_training import ClientTask
-from feddual.run_dir import RunDir
-from feddual.workbench import train_client, workbench
+from feddual.experiment import config
+from feddual.records.run_dir import RunDir
+from feddual.training.engine import worker_view
+from feddual.training.local import ClientTask
+from feddual.training.workbench import train_client, workbench
 from tests import helpers
 from tests.helpers import tiny
 
@@ -144,7 +145,7 @@ def test_with_clients_of_one_size_both_weightings_agree(name, tmp_path):
 
 @every_algorithm
 def test_a_client_that_is_not_finite_is_set_aside_and_recorded(name, tmp_path, monkeypatch):
-    from feddual import workbench
+    from feddual.training import workbench
 
     good = workbench.train_client
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from feddual import config, datasets
+from feddual.data import datasets
 from feddual.errors import UserError
+from feddual.experiment import config
 
 RNG = np.random.default_rng(0)
 GREY = {"x_train": RNG.integers(0, 256, (12, 28, 28), np.uint8), "y_train": np.arange(12, dtype=np.uint8) % 10,

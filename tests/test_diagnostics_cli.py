@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import feddual
 from diagnostics.__main__ import app
 from diagnostics.probes.loss_surface import LossSurfaceProbe
-from diagnostics.results import Surface
+from diagnostics.surfaces.results import Surface
 from feddual.errors import UserError
 from tests.helpers import tiny
 
@@ -69,7 +69,7 @@ def test_a_refused_call_leaves_nothing_behind(run, tmp_path):
 
 
 def test_a_preview_comes_after_a_twentieth(run, tmp_path, monkeypatch):
-    from diagnostics.plots import surfaces as plots
+    from figures.charts import surfaces as plots
 
     shown, original = [], plots.plot
     monkeypatch.setattr(plots, "plot", lambda surface, **options: shown.append(surface) or original(surface, **options))
@@ -85,8 +85,8 @@ def test_a_preview_comes_after_a_twentieth(run, tmp_path, monkeypatch):
 
 
 def test_a_run_and_its_model_have_the_same_surface(run):
-    from diagnostics.samples import of_run
-    from diagnostics.surface import loss_surface
+    from diagnostics.subject import of_run
+    from diagnostics.surfaces.measure import loss_surface
 
     opened = feddual.open(run / "skewed")
     from_run = loss_surface(opened, grid=3, images=60, split="test", progress=False)
@@ -154,20 +154,20 @@ def test_frozen_features_are_used(tmp_path):
     experiment = tiny(
         dataset__shape=[8, 8, 1], model__name="tests.helpers:frozen_model", training__rounds=1, name="frozen"
     )
-    from diagnostics.surface import loss_surface
+    from diagnostics.surfaces.measure import loss_surface
 
     done = feddual.run(experiment, out=tmp_path / "run", progress=False)
     surface = loss_surface(done, grid=3, images=50, progress=False)
     assert surface.meta["facts"]["engine"] == "prefix + linearity + dense suffix"
-    from diagnostics.samples import of_run
+    from diagnostics.subject import of_run
 
     samples = of_run(done, images=50)
     assert samples.features
     assert samples.x.shape == (50, 3)
-    from feddual import datasets
+    from feddual.data import datasets
 
     data = datasets.load(experiment.dataset)
-    from diagnostics.samples import stratified_rows
+    from diagnostics.subject import stratified_rows
 
     rows = stratified_rows(data.y_train, 50)
     plain = loss_surface(
@@ -192,7 +192,7 @@ def test_probe_writes_surfaces_and_changes_nothing(tmp_path):
     assert folders == ["round-00002"]
     surface = Surface.load(tmp_path / "probed" / "surfaces" / "round-00002")
     assert surface.meta["facts"]["probe"] == "loss-surface"  # so that a resumed run knows its own
-    from diagnostics.surface import loss_surface
+    from diagnostics.surfaces.measure import loss_surface
 
     later = loss_surface(probed, round=2, grid=3, images=50, progress=False)
     np.testing.assert_allclose(surface.loss, later.loss, rtol=1e-6)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnostics.directions import Space, cosine, filter_axes, register_filter_axes, scaled
+from diagnostics.surfaces.directions import Space, cosine, filter_axes, register_filter_axes, scaled
 from feddual import seeding
 from feddual._lazy import keras
 from feddual.errors import UserError

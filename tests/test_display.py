@@ -9,13 +9,14 @@ import pandas as pd
 import pytest
 
 import feddual
-from diagnostics.plots import live, notebook
-from diagnostics.plots import runs as draw
-from diagnostics.results import Surface
-from feddual import display, partition
-from feddual.datasets import Dataset
+from diagnostics.surfaces.results import Surface
+from feddual import display
+from feddual.data import partition
+from feddual.data.datasets import Dataset
+from feddual.data.federation import Federation
 from feddual.errors import UserError
-from feddual.federation import Federation
+from figures.charts import live, notebook
+from figures.charts import runs as draw
 from tests.test_figures import make_run, write_study
 
 

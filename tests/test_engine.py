@@ -116,7 +116,7 @@ def test_comparing_runs(tmp_path):
 
 
 def test_summary_by_hand():
-    from feddual.summary import summarise
+    from feddual.records.summary import summarise
 
     config = tiny(training__rounds=20).to_dict()
     rows = [{"round": i, "accuracy": 0.05 * i, "loss": 1.0, "num_clients": 3, "num_set_aside": 0, "update_norm": 1.0,
@@ -136,7 +136,7 @@ def test_export(tmp_path):
     import pandas as pd
 
     from feddual._lazy import keras
-    from feddual.export import export
+    from feddual.cli.export import export
 
     run = api.run(tiny(), out=tmp_path / "a", progress=False)
     (file,) = export(run.path, "keras")

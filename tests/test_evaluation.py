@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from scipy.special import softmax
 from sklearn import metrics
 
-from feddual.engine import worker_view
-from feddual.evaluation import Evaluator, classification_metrics
-from feddual.workbench import workbench
+from feddual.training.engine import worker_view
+from feddual.training.evaluation import Evaluator, classification_metrics
+from feddual.training.workbench import workbench
 from tests.helpers import tiny
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from feddual import api, config
+from feddual import api
 from feddual.errors import UserError
 from feddual.executors.inline import Inline
 from feddual.executors.processes import Processes, gpu_environments
+from feddual.experiment import config
 from tests.helpers import TINY, tiny
 
 ROOT = Path(__file__).parents[1]
@@ -141,7 +142,8 @@ def test_nothing_is_left_behind(how, tmp_path):
 
 def test_a_worker_does_not_finish_a_long_task_for_a_killed_parent():
     code = """
-from feddual import config, executors
+from feddual.experiment import config
+from feddual import executors
 pool = executors.create(config.Runtime(executor="processes", workers=1))
 list(pool.imap("time:sleep", [600]))
 """

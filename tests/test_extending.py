@@ -14,7 +14,7 @@ import diagnostics.__main__
 import feddual
 import feddual.cli
 import figures.__main__
-from feddual.run_dir import RunDir
+from feddual.records.run_dir import RunDir
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
 BLOCK = re.compile(r"^```(python|sh) ?(\S*)\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
-from feddual import api, config
+from feddual import api
 from feddual._lazy import tf
 from feddual.algorithms._base import ClientContext, ServerState
-from feddual.engine import worker_view
-from feddual.local_training import ClientTask
-from feddual.weights import Entry, Layout
-from feddual.workbench import train_client, workbench
+from feddual.experiment import config
+from feddual.functional.layout import Entry, Layout
+from feddual.training.engine import worker_view
+from feddual.training.local import ClientTask
+from feddual.training.workbench import train_client, workbench
 from tests import reference
 from tests.helpers import tiny
 from tests.test_algorithms import SGD

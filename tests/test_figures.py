@@ -14,13 +14,16 @@ from typer.testing import CliRunner
 
 import feddual
 import figures
-from diagnostics.results import Surface
-from feddual import config, seeding
+from diagnostics.surfaces.results import Surface
+from feddual import seeding
 from feddual.errors import UserError
-from feddual.run_dir import RunDir
-from figures import _collect, _paper, _rows, tuning_table
+from feddual.experiment import config
+from feddual.records.run_dir import RunDir
+from figures import _collect
 from figures.__main__ import app
 from figures._results import Results
+from figures.paper import _rows, tuning_table
+from figures.paper import _values as _paper
 
 CLASSES = {"cifar10": 10, "cifar100": 100, "fmnist": 10}
 LEVEL = {"cifar10": 0.5, "cifar100": 0.3, "fmnist": 0.8}

@@ -10,14 +10,14 @@ from typer.testing import CliRunner
 
 import diagnostics
 import feddual
-from diagnostics import gradients
 from diagnostics.__main__ import app
-from diagnostics.gradients import Groups
+from diagnostics.gradients import definitions as gradients
+from diagnostics.gradients.definitions import Groups
 from feddual import algorithms, api
 from feddual._lazy import keras
-from feddual.engine import worker_view
 from feddual.errors import UserError
-from feddual.workbench import workbench
+from feddual.training.engine import worker_view
+from feddual.training.workbench import workbench
 from tests import reference
 from tests.helpers import tiny
 

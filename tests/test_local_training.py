@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from feddual import devices, seeding
-from feddual import workbench as benches
 from feddual._lazy import keras, tf
-from feddual.engine import worker_view
-from feddual.local_training import ClientTask, Optimizer
-from feddual.workbench import train_client, workbench
+from feddual.training import workbench as benches
+from feddual.training.engine import worker_view
+from feddual.training.local import ClientTask, Optimizer
+from feddual.training.workbench import train_client, workbench
 from tests import reference
 from tests.helpers import tiny
 
@@ -64,7 +64,7 @@ def test_a_convolutional_round_equals_keras_own_training(name):
     model.compile(keras.optimizers.Adam(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     order = seeding.batch_orders(0, 1, 1, len(y), 1)[0]
     model.fit(x[order], y[order], batch_size=16, shuffle=False, verbose=0)
-    from feddual.weights import assign, read
+    from feddual.functional.layout import assign, read
 
     expected = read(model)
     assign(model, before)
@@ -212,7 +212,7 @@ def test_xla_equals_the_plain_path_with_a_bounded_number_of_compilations(model):
 
 def test_when_xla_is_used():
     from feddual.errors import UserError
-    from feddual.workbench import use_jit
+    from feddual.training.workbench import use_jit
 
     plain = bench_of().network
     normalised = bench_of(model__name="tests.helpers:user_model").network

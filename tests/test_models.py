@@ -1,8 +1,12 @@
 import numpy as np
 import pytest
 
-from feddual import acceleration, config, datasets, models, weights
+from feddual import models
+from feddual.data import datasets
 from feddual.errors import UserError
+from feddual.experiment import config
+from feddual.functional import layout as weights
+from feddual.functional import rewrites as acceleration
 
 SIZES = {
     "lenet5": ((28, 28, 1), {}, 44_426),

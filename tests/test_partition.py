@@ -3,9 +3,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feddual import config, partition
+from feddual.data import partition
+from feddual.data.partition import PARTITIONS, Partition
 from feddual.errors import UserError
-from feddual.partition import PARTITIONS, Partition
+from feddual.experiment import config
 
 DISJOINT = sorted(set(PARTITIONS) - {"published", "niid_bench"})
 BALANCED = {"fmnist": np.repeat(np.arange(10), 6000), "cifar10": np.repeat(np.arange(10), 5000),

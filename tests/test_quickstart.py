@@ -8,10 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 import feddual
-from diagnostics.results import Surface
-from feddual import quickstart
-from feddual.cli import app
-from feddual.progress import StoryProgress, sparkline
+from diagnostics.surfaces.results import Surface
+from feddual.cli import app, quickstart
+from feddual.cli.progress import StoryProgress, sparkline
 from tests.helpers import tell_tiny_story
 
 CELLS = ("fedavg-iid-s0", "fedavg-s0", "feddual-s0")
@@ -92,7 +91,7 @@ def test_stopped_in_the_middle_it_continues_to_the_same_numbers(told, without_su
 
 def test_what_fails_is_told_and_the_rest_goes_on(without_surfaces, monkeypatch):
     shutil.rmtree(without_surfaces / "feddual-s0")
-    monkeypatch.setattr("feddual.study.run_cell", lambda task: "error: no luck")
+    monkeypatch.setattr("feddual.studies.grid.run_cell", lambda task: "error: no luck")
     monkeypatch.setattr(quickstart, "measure", lambda task: "nowhere to walk")
     outcome = tell_tiny_story(without_surfaces)
     assert outcome.failed["feddual-s0"] == "error: no luck"

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 import feddual
-from diagnostics import gradients
-from diagnostics.results import Surface
+from diagnostics.gradients import definitions as gradients
+from diagnostics.surfaces.results import Surface
 from feddual.cli import app
 from figures import report
 from tests.helpers import tell_tiny_story, tiny

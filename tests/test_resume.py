@@ -12,7 +12,7 @@ import yaml
 
 from feddual import algorithms, api
 from feddual.errors import UserError
-from feddual.run_dir import RunDir
+from feddual.records.run_dir import RunDir
 from tests.helpers import TINY, tiny
 
 ROOT = Path(__file__).parents[1]
@@ -21,7 +21,7 @@ FILES = ("metrics.jsonl", "clients.jsonl", "partition.npz", "checkpoints/round-0
 # Each is run before the command line starts, and kills the process from inside at one exact moment.
 MOMENTS = {
     "in a round": """
-from feddual import workbench
+from feddual.training import workbench
 good, calls = workbench.train_client, []
 def dies(task):
     calls.append(task)
@@ -67,7 +67,7 @@ def environment():
 @pytest.fixture(scope="module")
 def experiment():
     overrides = {"algorithm.name": "tests.helpers:Counting", "training.rounds": 6}
-    from feddual import config
+    from feddual.experiment import config
 
     return config.resolve(TINY, overrides)
 
@@ -211,7 +211,7 @@ def test_every_algorithm_survives_a_kill(name, executor, tmp_path):
     whole = api.run(asked, out=tmp_path / "whole", progress=False)
     (tmp_path / "tiny.yaml").write_text(asked.to_yaml())
     dies = """
-from feddual import engine
+from feddual.training import engine
 good = engine._client_row
 def dies(round_index, result):
     if round_index == 4: os.kill(os.getpid(), signal.SIGKILL)

@@ -4,7 +4,7 @@ import pytest
 
 from feddual import api
 from feddual.errors import UserError
-from feddual.sinks import scalars
+from feddual.records.sinks import scalars
 from tests.helpers import tiny
 
 
@@ -44,7 +44,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
         "importlib.import_module",
         lambda name, *rest: (_ for _ in ()).throw(ImportError(name)) if name == "wandb" else real(name),
     )
-    from feddual.sinks import _need
+    from feddual.records.sinks import _need
 
     with pytest.raises(UserError, match=r"pip install 'feddual\[wandb\]'"):
         _need("wandb", "wandb")

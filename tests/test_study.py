@@ -7,11 +7,14 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from feddual import config, datasets, study, tuning
 from feddual.cli import app
-from feddual.engine import worker_view
+from feddual.data import datasets
 from feddual.errors import UserError
-from feddual.workbench import workbench
+from feddual.experiment import config
+from feddual.studies import grid as study
+from feddual.studies import tuning
+from feddual.training.engine import worker_view
+from feddual.training.workbench import workbench
 from figures import _collect
 from tests.helpers import TINY, tiny
 

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 import diagnostics
-from diagnostics import engines, sweep
-from diagnostics.directions import Direction, Space
-from diagnostics.grid import Grid, axis
-from diagnostics.objective import Objective
-from diagnostics.results import Lines, Surface
-from diagnostics.samples import stratified_rows
-from diagnostics.surface import loss_lines, loss_surface
+from diagnostics.subject import stratified_rows
+from diagnostics.surfaces import fast as engines
+from diagnostics.surfaces import sweep
+from diagnostics.surfaces.directions import Direction, Space
+from diagnostics.surfaces.grid import Grid, axis
+from diagnostics.surfaces.measure import loss_lines, loss_surface
+from diagnostics.surfaces.objective import Objective
+from diagnostics.surfaces.results import Lines, Surface
 from feddual._lazy import keras, tf
 from feddual.errors import UserError
 
@@ -47,7 +48,7 @@ def at(model, alpha, beta, seed=0, direction=0):
     """A point the slow way: weights written into a copy of the model."""
     space = Space(model)
     one, two = (space.random(seed, 2 * direction + axis).vector for axis in (0, 1))
-    from feddual.weights import assign
+    from feddual.functional.layout import assign
 
     copy = keras.models.clone_model(model)
     copy.set_weights(model.get_weights())
@@ -472,20 +473,20 @@ def test_resume_equals_full_in_bits(tmp_path, monkeypatch, engine, calls):
 def test_a_damaged_chunk_is_computed_again(tmp_path, monkeypatch):
     model = mlp()
     whole = loss_surface(model, X, Y, grid=7, **QUIET)
-    original = diagnostics.results.store.Folder.finish
-    monkeypatch.setattr(diagnostics.results.store.Folder, "finish", lambda *_: (_ for _ in ()).throw(Killed))
+    original = diagnostics.surfaces.results.store.Folder.finish
+    monkeypatch.setattr(diagnostics.surfaces.results.store.Folder, "finish", lambda *_: (_ for _ in ()).throw(Killed))
     with pytest.raises(Killed):
         loss_surface(model, X, Y, grid=7, out=tmp_path / "s", **QUIET)
     chunk = sorted((tmp_path / "s" / "chunks").iterdir())[1]
     chunk.write_bytes(chunk.read_bytes()[:50])
-    monkeypatch.setattr(diagnostics.results.store.Folder, "finish", original)
+    monkeypatch.setattr(diagnostics.surfaces.results.store.Folder, "finish", original)
     np.testing.assert_array_equal(loss_surface(model, X, Y, grid=7, out=tmp_path / "s", **QUIET).loss, whole.loss)
 
 
 def unfinished(monkeypatch, model, out, **options):
     """A surface that was killed before its end."""
     with monkeypatch.context() as patch:
-        patch.setattr(diagnostics.results.store.Folder, "finish", lambda *_: (_ for _ in ()).throw(Killed))
+        patch.setattr(diagnostics.surfaces.results.store.Folder, "finish", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             loss_surface(model, X, Y, out=out, **options, **QUIET)
 
@@ -528,9 +529,9 @@ def test_what_another_process_wrote_meanwhile_is_kept(tmp_path, monkeypatch):
     before = listing(tmp_path)
     assert Surface.load(tmp_path / "s").loss.shape == (5, 5)
     saved = loss_surface(model, X, Y, grid=3, **QUIET)
-    looked = diagnostics.results.store.Folder.check
+    looked = diagnostics.surfaces.results.store.Folder.check
     looks = iter([lambda *_: None, looked])
-    monkeypatch.setattr(diagnostics.results.store.Folder, "check", lambda *args: next(looks)(*args))
+    monkeypatch.setattr(diagnostics.surfaces.results.store.Folder, "check", lambda *args: next(looks)(*args))
     with pytest.raises(UserError, match="holds another measurement"):
         saved.save(tmp_path / "s")
     assert listing(tmp_path) == before
@@ -607,7 +608,7 @@ def test_lines_bundle(tmp_path):
     assert lines.loss.shape == (3, 5)
     assert len(set(lines.loss[:, 2])) == 1  # the centre is shared
     space = Space(model)
-    from feddual.weights import assign
+    from feddual.functional.layout import assign
 
     copy = keras.models.clone_model(model)
     assign(copy, space.weights + np.float32(0.5) * space.random(0, 2).vector)

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnostics import objective, store
-from diagnostics.directions import Direction, Space
-from diagnostics.losses import loss_hash, loss_name
-from diagnostics.results import Surface
-from diagnostics.surface import loss_lines, loss_surface
+from diagnostics.surfaces import objective
+from diagnostics.surfaces.directions import Direction, Space
+from diagnostics.surfaces.losses import loss_hash, loss_name
+from diagnostics.surfaces.measure import loss_lines, loss_surface
+from diagnostics.surfaces.results import Surface
 from feddual._lazy import keras, tf
 from feddual.errors import UserError
+from feddual.records import measurements as store
 from tests.test_surface import IMAGES, QUIET, X, Y, cross_entropy, mlp
 
 

@@ -7,13 +7,13 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from diagnostics.export import export
-from diagnostics.levels import shared_scale
-from diagnostics.plots import surfaces as plots
-from diagnostics.plots.captions import captions, save
-from diagnostics.plots.lines import plot_lines, plot_profiles
-from diagnostics.results import Lines, Surface
+from diagnostics.surfaces.export import export
+from diagnostics.surfaces.results import Lines, Surface
 from feddual.errors import UserError
+from figures.charts import surfaces as plots
+from figures.charts.captions import captions, save
+from figures.charts.lines import plot_lines, plot_profiles
+from figures.charts.scale import shared_scale
 
 
 def made(scale=1.0, computed=None, shape=(7, 9), seed=0):
@@ -131,7 +131,7 @@ def test_unfinished_surfaces_show_their_finest_grid():
     surface = made(computed=computed, shape=(21, 21))
     with pytest.raises(UserError, match="too few points"):
         made(computed=np.zeros((21, 21), bool), shape=(21, 21)).preview()
-    from diagnostics.grid import Grid
+    from diagnostics.surfaces.grid import Grid
 
     grid = Grid(surface.alphas, surface.betas)
     surface.computed.flat[grid.levels[0]] = True
@@ -259,7 +259,7 @@ def test_meshes(tmp_path):
 
 def test_pictures_need_no_tensorflow():
     code = (
-        "import sys; from diagnostics.plots import surfaces; from diagnostics.results import Surface; "
+        "import sys; from figures.charts import surfaces; from diagnostics.surfaces.results import Surface; "
         "assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -3,9 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feddual import models, weights
+from feddual import models
 from feddual._lazy import keras
-from feddual.weights import Entry, Layout
+from feddual.functional import layout as weights
+from feddual.functional.layout import Entry, Layout
 from tests import helpers
 
 shapes = st.lists(st.lists(st.integers(1, 4), max_size=3).map(tuple), min_size=1, max_size=5)

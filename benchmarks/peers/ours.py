@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 from _model import initial_weights, tell, wait_for_turn
 
-from feddual import api, config, workbench
+from feddual import api
 from feddual._lazy import keras
+from feddual.experiment import config
+from feddual.training import workbench
 
 work, name = np.load(sys.argv[1]), sys.argv[2]
 data = f"{name}.npz"

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from feddual.cli import Json, output
+from feddual.cli.shell import Json, output
 
 
 def compare(
@@ -43,8 +43,8 @@ def compare(
     comparison.json, and pictures with shared levels and their captions; a folder of another comparison is refused.
     Stopped, the same command goes on where it was.
     """
-    from diagnostics.compare import compare_models
-    from diagnostics.matching import group_runs
+    from diagnostics.flatness.compare import compare_models
+    from diagnostics.flatness.matching import group_runs
     from feddual import devices
 
     devices.configure()
@@ -84,9 +84,9 @@ def compare(
 
 def _pictures(found: Any, out: Path) -> list[Path]:
     """Every picture with its caption beside it."""
-    from diagnostics.plots import surfaces as plots
-    from diagnostics.plots.captions import captions, save
-    from diagnostics.plots.lines import plot_profiles
+    from figures.charts import surfaces as plots
+    from figures.charts.captions import captions, save
+    from figures.charts.lines import plot_profiles
 
     made = []
     names, surfaces = list(found.surfaces), found.surfaces

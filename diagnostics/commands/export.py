@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from feddual.cli import Json
+from feddual.cli.shell import Json
 
 
 def export(
@@ -28,9 +28,9 @@ def export(
 
     An unfinished surface is written as far as it is computed.
     """
-    from diagnostics.export import FORMATS
-    from diagnostics.export import export as write
-    from diagnostics.results import Surface
+    from diagnostics.surfaces.export import FORMATS
+    from diagnostics.surfaces.export import export as write
+    from diagnostics.surfaces.results import Surface
     from feddual.errors import UserError
 
     if to not in FORMATS:

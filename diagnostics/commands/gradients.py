@@ -37,7 +37,7 @@ def gradients(
       python -m diagnostics gradients runs/iid runs/noniid
       python -m diagnostics gradients runs/old --offline
     """
-    from diagnostics import gradients as definitions
+    from diagnostics.gradients import definitions
 
     if explain:
         rows = definitions.describe()
@@ -84,8 +84,8 @@ def _print(table: Table, rows: list[list[str]]) -> None:
 def _frames(path: Path, offline: bool) -> dict[int, "object"]:
     """The recorded tables by seed."""
     import feddual
-    from diagnostics import offline as replays
-    from feddual.run_dir import RunDir
+    from diagnostics.gradients.definitions import replay as replays
+    from feddual.records.run_dir import RunDir
 
     folders = [path] if RunDir(path).exists else sorted(child for child in path.glob("*") if RunDir(child).exists)
     if not folders:

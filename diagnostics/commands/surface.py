@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from feddual.cli import Json
+from feddual.cli.shell import Json
 
 
 def surface(
@@ -44,11 +44,11 @@ def surface(
     where it was. The folder gets manifest.json (all that determines the numbers, with hashes), surface.npz,
     surface.png with its caption in surface.txt, and surface.html; `python -m diagnostics export` writes other formats.
     """
-    from diagnostics.export import export
-    from diagnostics.plots.captions import save
-    from diagnostics.surface import loss_surface
+    from diagnostics.surfaces.export import export
+    from diagnostics.surfaces.measure import loss_surface
     from feddual import devices
     from feddual.api import Run
+    from figures.charts.captions import save
 
     devices.configure()
     opened = Run(run)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from diagnostics import gradients
-from diagnostics.gradients import Groups
+from diagnostics.gradients import definitions as gradients
+from diagnostics.gradients.definitions import Groups
 from feddual.errors import UserError
+from feddual.functional.layout import fingerprint
 from feddual.probes import Probe, Schedule
-from feddual.run_dir import RunDir
+from feddual.records.run_dir import RunDir
 from feddual.seeding import seed as derived_seed
-from feddual.weights import fingerprint
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +32,7 @@ AT_LOCAL = {"local_end", "published"}
 
 
 class GradientNormProbe(Probe):
-    """Gradient norms of each layer, under the names of `diagnostics.gradients.DEFINITIONS`."""
+    """Gradient norms of each layer, under the names of `diagnostics.gradients.definitions.DEFINITIONS`."""
 
     name = "gradient-norms"
 
@@ -174,7 +174,7 @@ class GradientNormProbe(Probe):
         if self.tensorboard:
             _to_tensorboard(host, groups.names, row)
         if self.live:
-            from diagnostics.plots import live
+            from figures.charts import live
 
             live.show(host.path, self.read(host.path))
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from diagnostics.samples import Samples, stratified_rows
-from diagnostics.store import read_manifest
+from diagnostics.subject import Samples, stratified_rows
 from feddual.errors import UserError
+from feddual.functional.layout import fingerprint
 from feddual.probes import Probe
-from feddual.weights import fingerprint
+from feddual.records.measurements import read_manifest
 
 
 class LossSurfaceProbe(Probe):
@@ -35,7 +35,7 @@ class LossSurfaceProbe(Probe):
         seed: int = 0,
     ):
         super().__init__(every, rounds, log_spaced)
-        from diagnostics.grid import Grid
+        from diagnostics.surfaces.grid import Grid
 
         Grid.plane(grid, range)  # a bad grid is refused before training, not after the first rounds
         if images < 1:
@@ -57,7 +57,7 @@ class LossSurfaceProbe(Probe):
 
     def record(self, host: Any, measured: Mapping[int, dict[str, Any]], acc: Any) -> None:
         """Compute and write one surface."""
-        from diagnostics.surface import loss_surface
+        from diagnostics.surfaces.measure import loss_surface
 
         bench, federation = host.bench, host.bench.federation
         rows = stratified_rows(federation.dataset.y_train, self.images, self.seed)

@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from feddual.errors import UserError
-from feddual.plugins import load_attribute, module_names
+from feddual.experiment.plugins import load_attribute, module_names
 
 if TYPE_CHECKING:
     from feddual.algorithms._base import Algorithm

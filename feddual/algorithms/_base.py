@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from feddual import aggregation
-from feddual.schema import Section
-from feddual.weights import Layout
+from feddual.experiment.schema import Section
+from feddual.functional.layout import Layout
 
 Slots = dict[str, np.ndarray]
 
@@ -118,7 +118,7 @@ class Algorithm:
     @classmethod
     def protocol_defaults(cls, protocol: str) -> dict[str, Any]:
         """What a protocol sets for this algorithm, as a partial config."""
-        from feddual.config import merge
+        from feddual.experiment.config import merge
 
         if protocol == "faithful":
             return merge({"training": {"optimizer": "sgd", "learning_rate": 0.01, "momentum": 0.0}}, cls.faithful)

@@ -16,10 +16,11 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from feddual import aggregation, masks
+from feddual import aggregation
 from feddual.algorithms._base import Algorithm, ClientContext, ClientResult, ServerState, Slots, Trained
-from feddual.schema import Section
-from feddual.weights import Layout
+from feddual.experiment.schema import Section
+from feddual.functional import masks
+from feddual.functional.layout import Layout
 
 BnEval = Literal["average_participants", "average_all_seen", "per_client_mean_accuracy", "server_initial"]
 

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from feddual import aggregation, barycenter, masks
+from feddual import aggregation, barycenter
 from feddual._lazy import tf
 from feddual.algorithms._base import (
     Algorithm,
@@ -35,8 +35,9 @@ from feddual.algorithms._base import (
     Trained,
 )
 from feddual.errors import UserError
-from feddual.schema import Section
-from feddual.weights import Entry, Layout, update
+from feddual.experiment.schema import Section
+from feddual.functional import masks
+from feddual.functional.layout import Entry, Layout, update
 
 Method: Any = Literal[tuple(barycenter.METHODS)]
 
@@ -67,7 +68,7 @@ class FedDUAL(Algorithm):
         temperature: float = Field(1.0, gt=0, description="of the softmax over weights")
 
         dynamic: bool = Field(True, description="the barycenter; off, all layers are averaged")
-        mask: str = Field("last_layers:2", description="layers the barycenter applies to; see `feddual.masks`")
+        mask: str = Field("last_layers:2", description="layers the barycenter applies to; see docs/algorithms.md")
         update_source: Literal[
             "grad_end_mean", "grad_end_sum", "grad_start_mean", "pseudo", "pseudo_per_step", "weights"
         ] = Field("grad_end_mean", description="what clients send for these layers; docs/algorithms.md")

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import Field
 
 from feddual.algorithms._base import Algorithm, ClientContext
-from feddual.schema import Section
+from feddual.experiment.schema import Section
 
 
 class FedProx(Algorithm):

@@ -20,8 +20,8 @@ from pydantic import Field
 
 from feddual._lazy import tf
 from feddual.algorithms._base import Algorithm, Batch, ClientContext, Outputs, Slots, Trained
-from feddual.schema import Section
-from feddual.weights import Layout
+from feddual.experiment.schema import Section
+from feddual.functional.layout import Layout
 
 SMALL = 1e-8  # a representation may be zero behind a ReLU
 

@@ -23,8 +23,8 @@ from feddual import aggregation
 from feddual._lazy import tf
 from feddual.algorithms._base import Algorithm, ClientContext, ClientResult, ServerState, Slots, Trained
 from feddual.errors import UserError
-from feddual.schema import Section
-from feddual.weights import Layout
+from feddual.experiment.schema import Section
+from feddual.functional.layout import Layout
 
 
 class SCAFFOLD(Algorithm):

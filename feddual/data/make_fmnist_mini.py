@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 
-from feddual import datasets
+from feddual.data import datasets
 
 
 def stratified(images: np.ndarray, labels: np.ndarray, per_class: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from feddual.plugins import module_names
+from feddual.experiment.plugins import module_names
 
 
 class TaskLost(RuntimeError):

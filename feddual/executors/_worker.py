@@ -17,7 +17,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     sys.path[:] = [*dict.fromkeys([*sys.argv[2:], *sys.path])]
-    from feddual.plugins import load_attribute
+    from feddual.experiment.plugins import load_attribute
 
     connection = Connection(int(sys.argv[1]))
     with contextlib.suppress(EOFError, OSError):  # the parent has gone

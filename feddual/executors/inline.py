@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from feddual.plugins import load_attribute
+from feddual.experiment.plugins import load_attribute
 
 
 class Inline:

@@ -10,7 +10,7 @@ or is unfinished is said on the page.
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from feddual.run_dir import atomic_write
+from feddual.records.run_dir import atomic_write
 
 if TYPE_CHECKING:
     from figures.report._findings import Finding

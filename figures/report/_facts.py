@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from feddual.run_dir import RunDir
+from feddual.records.run_dir import RunDir
 from figures._results import Recorded
 from figures.report._page import Fold, Section, Table
 from figures.report._story import Story

@@ -8,8 +8,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from figures._results import Recorded
-from figures.barycenter_facts import QUANTITIES as BARYCENTER
-from figures.client_histograms import title as partition_title
+from figures.general.client_histograms import title as partition_title
+from figures.paper.barycenter_facts import QUANTITIES as BARYCENTER
 from figures.report._page import Chart, Panel, Section, figure
 from figures.report._story import Group, Story
 from figures.report._training import band, tidy

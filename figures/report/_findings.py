@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from diagnostics import gradients
-from figures import _surfaces
+from diagnostics.gradients import definitions as gradients
 from figures._results import over_seeds, signed
+from figures.paper import _surfaces
 from figures.report._landscape import comparable
 from figures.report._story import UNITS, Story
 

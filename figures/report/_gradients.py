@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from diagnostics import gradients
-from diagnostics.plots import gradients as plots
-from figures.fig2_gradient_norms import SHOWN
+from diagnostics.gradients import definitions as gradients
+from figures.charts import gradients as plots
+from figures.paper.fig2_gradient_norms import SHOWN
 from figures.report._page import Chart, Control, Option, Panel, Section, figure, line
 from figures.report._story import UNITS, Group, Story
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from diagnostics.levels import shared_scale
-from diagnostics.plots import surfaces as plots
-from diagnostics.results import Surface
-from figures import _surfaces
+from diagnostics.surfaces.results import Surface
+from figures.charts import surfaces as plots
+from figures.charts.scale import shared_scale
+from figures.paper import _surfaces
 from figures.report._page import Chart, Panel, Section, Table, figure
 from figures.report._story import Story
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pandas as pd
 
-from diagnostics.plots.gradients import COLOURS
 from diagnostics.probes.gradient_norms import GradientNormProbe
-from diagnostics.results import Surface, load
+from diagnostics.surfaces.results import Surface, load
 from feddual.errors import UserError
 from figures._collect import is_trial
 from figures._results import Recorded, Results
-from figures._rows import ALGORITHMS
-from figures._style import LOOKS
+from figures.charts.gradients import COLOURS
+from figures.charts.style import LOOKS
+from figures.paper._rows import ALGORITHMS
 
 UNITS = "rms"  # of gradient norms
 DASHES = ("solid", "dash", "dot", "dashdot")  # plotly's names

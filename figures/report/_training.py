@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from figures._results import WINDOW, over_seeds, per_round, smoothed
-from figures._timing import duration
+from figures.paper._timing import duration
 from figures.report._page import Card, Chart, Control, Option, Panel, Section, figure, line
 from figures.report._story import Group, Story
 

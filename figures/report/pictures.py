@@ -6,14 +6,14 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-from diagnostics.plots import gradients as norm_plots
-from diagnostics.plots import surfaces as surface_plots
-from feddual.run_dir import atomic_write
-from figures import _static
-from figures._charts import Chart, Heat, Line, Panel
+from feddual.records.run_dir import atomic_write
 from figures._results import per_round
-from figures._style import MATPLOTLIB, Look
-from figures.client_histograms import title as partition_title
+from figures.charts import gradients as norm_plots
+from figures.charts import static as _static
+from figures.charts import surfaces as surface_plots
+from figures.charts.describe import Chart, Heat, Line, Panel
+from figures.charts.style import MATPLOTLIB, Look
+from figures.general.client_histograms import title as partition_title
 from figures.report._landscape import largest
 from figures.report._story import UNITS, Story
 

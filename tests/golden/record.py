@@ -28,13 +28,18 @@ BASE: dict[str, Any] = {
 }
 ALGORITHMS = ("fedavg", "fedbn", "feddyn", "fednova", "fedprox", "fedpvr", "moon", "scaffold")
 PRESETS = ("published", "consistent", "tuned", "frozen_head", "mean")
+NORMALISED = {"model.name": "tests.helpers:user_model", "dataset.shape": [8]}
 READING = "paper"  # FedDUAL's literal reading, under the name it had
 RUNS: dict[str, dict[str, Any]] = {
     **{name: {"algorithm.name": name} for name in ALGORITHMS},
     f"feddual-{READING}": {"algorithm.name": "feddual", "algorithm.preset": READING},
     **{f"feddual-{name}": {"algorithm.name": "feddual", "algorithm.preset": name} for name in PRESETS},
-    "scaffold-normalised": {"algorithm.name": "scaffold", "model.name": "tests.helpers:user_model", "dataset.shape": [8]},
-    "fedbn-normalised": {"algorithm.name": "fedbn", "model.name": "tests.helpers:user_model", "dataset.shape": [8]},
+    "scaffold-normalised": {
+        "algorithm.name": "scaffold",
+        "model.name": "tests.helpers:user_model",
+        "dataset.shape": [8],
+    },
+    "fedbn-normalised": {"algorithm.name": "fedbn", **NORMALISED},
     "frozen": {"model.name": "tests.helpers:frozen_model"},
     "held-out": {"evaluation.held_out": 0.2},
     "plain": {"runtime.accelerate": False, "runtime.cache_features": False},
@@ -106,11 +111,14 @@ def _diagnostics(out: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     models = {"one": out / "fedavg", "two": out / "scaffold"}
     made = diagnostics.compare_models(models, directions=3, images=150, grid=5, progress=False)
     tables = {name: getattr(made, name).to_csv(index=False).encode() for name in ("values", "profiles", "summary")}
-    yield "comparison", {
-        **{name: sha(table) for name, table in tables.items()},
-        "differences": sha(made.differences.to_csv(index=False).encode()),
-        "losses": [float(f"{value:.4g}") for value in made.summary["mean"]],
-    }
+    yield (
+        "comparison",
+        {
+            **{name: sha(table) for name, table in tables.items()},
+            "differences": sha(made.differences.to_csv(index=False).encode()),
+            "losses": [float(f"{value:.4g}") for value in made.summary["mean"]],
+        },
+    )
 
 
 def environment() -> dict[str, Any]:

@@ -1,0 +1,137 @@
+"""Which models are compared: runs that belong together, and of each the checkpoint at which something is equal."""
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diagnostics import subject as samples
+from feddual.api import Run
+from feddual.errors import UserError
+from feddual.functional.layout import Layout, fingerprint, frozen_weights, read
+from feddual.records.run_dir import RunDir
+
+UNEQUAL = 0.1  # matched losses that differ by a larger share are warned of
+
+
+def cases(
+    groups: Mapping[str, list[Any]],
+    x: Any,
+    y: Any,
+    matches: Sequence[str],
+    images: int | None,
+    split: str,
+    seed: int,
+    evaluation: Mapping[str, Any],
+) -> list[tuple[str, str, int, samples.Samples]]:
+    """(match, model, place of the seed, samples) of all that is measured; `evaluation` is what the loss is."""
+    everything = [item for group in groups.values() for item in group]
+    if not all(isinstance(item, (str, Path, Run)) for item in everything):
+        return [
+            ("given", name, place, samples.resolve(item, x, y, None, split, images, seed))
+            for name, group in groups.items()
+            for place, item in enumerate(group)
+        ]
+    unknown = set(matches) - {"round", "loss"}
+    if unknown or not matches:
+        raise UserError(f"matches: expected round, loss or both, got {list(matches)}")
+    runs = {
+        (name, place): item if isinstance(item, Run) else Run(item)
+        for name, group in groups.items()
+        for place, item in enumerate(group)
+    }
+    base = _shared({key: samples.of_run(run, None, split, images, seed) for key, run in runs.items()})
+    found = []
+    for match in matches:
+        rounds = _same_round(runs) if match == "round" else _same_loss(runs, base, evaluation)
+        for (name, place), run in runs.items():
+            checkpoint = RunDir(run.path).read_checkpoint(rounds[name, place])
+            chosen = base[name, place]
+            facts = chosen.facts | {"round": checkpoint.round_index, "match": match}
+            found.append((match, name, place, replace(chosen, facts=facts, weights=checkpoint.weights)))
+    return found
+
+
+def _shared(several: dict[Any, samples.Samples]) -> dict[Any, samples.Samples]:
+    """The same samples with one model where architectures and frozen weights agree: compiled once for all."""
+    first: dict[str, samples.Samples] = {}
+    for key, one in several.items():
+        what = fingerprint(one.x, one.y, *map(np.asarray, frozen_weights(one.model)))
+        shared = first.setdefault(json.dumps([what, Layout.of_model(one.model).to_list()]), one)
+        several[key] = replace(shared, facts=one.facts, weights=read(one.model))
+    return several
+
+
+def _same_round(runs: Mapping[Any, Run]) -> dict[Any, int]:
+    common = set.intersection(*(set(run.checkpoints) for run in runs.values()))
+    if common:
+        return dict.fromkeys(runs, max(common))
+    last = {key: run.checkpoints[-1] for key, run in runs.items()}
+    warnings.warn(f"the runs have kept no round in common; comparing rounds {sorted(last.values())}", stacklevel=4)
+    return last
+
+
+def _same_loss(
+    runs: Mapping[Any, Run], base: Mapping[Any, samples.Samples], evaluation: Mapping[str, Any]
+) -> dict[Any, int]:
+    """Of each run the kept checkpoint whose loss is nearest to the largest of the last ones."""
+    from diagnostics.surfaces.objective import Objective
+
+    losses: dict[Any, dict[int, float]] = {}
+    for key, run in runs.items():
+        one = base[key]
+        if "loss" not in one.cache:
+            one.cache["loss"] = Objective(one.model, one.x, one.y, features=one.features, **evaluation)
+        objective = one.cache["loss"]
+        losses[key] = {
+            kept: float(objective(RunDir(run.path).read_checkpoint(kept).weights).loss) for kept in run.checkpoints
+        }
+    target = max(by_round[max(by_round)] for by_round in losses.values())
+    chosen = {key: min(kept, key=lambda number: abs(kept[number] - target)) for key, kept in losses.items()}
+    reached = {key: losses[key][number] for key, number in chosen.items()}
+    largest = max(map(abs, reached.values()))
+    apart = max(reached.values()) - min(reached.values())
+    if apart > UNEQUAL * largest:
+        listed = ", ".join(f"{name} (seed {place}) {loss:.3g}" for (name, place), loss in reached.items())
+        warnings.warn(
+            f"equal loss: the nearest kept checkpoints differ by {apart / largest:.0%}: {listed}; more kept "
+            "checkpoints would come nearer",
+            stacklevel=4,
+        )
+    return chosen
+
+
+def group_runs(paths: Sequence[Path]) -> dict[str, list[Path]]:
+    """Runs that differ in their seed alone, together, ordered by seed; named by what tells the groups apart."""
+    configs = {path: Run(path).config.to_dict() for path in paths}
+    keys = {}
+    for path, config in configs.items():
+        free = ("seed", "name", "runtime", "checkpoint", "probes", "sinks")
+        keys[path] = json.dumps({key: value for key, value in config.items() if key not in free}, sort_keys=True)
+    groups: dict[str, list[Path]] = {}
+    for path in paths:
+        groups.setdefault(keys[path], []).append(path)
+    if len(groups) == 1:  # seeds of one experiment: compare them with each other
+        return {name: [path] for name, path in zip(_names(paths), paths, strict=True)}
+    names = _names([members[0] for members in groups.values()])
+    return {
+        name: sorted(members, key=lambda path: configs[path]["seed"])
+        for name, members in zip(names, groups.values(), strict=True)
+    }
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """The folders' names, with as many of their parents as tell equal ones apart; good in file names too."""
+    parts = [path.resolve().parts for path in paths]
+    if len(set(parts)) < len(parts):
+        raise UserError(f"compare: a run is given twice: {', '.join(map(str, paths))}")
+    names = [one[-1] for one in parts]
+    for depth in range(2, max(map(len, parts)) + 1):
+        names = [
+            "-".join(one[-depth:]) if names.count(name) > 1 else name for one, name in zip(parts, names, strict=True)
+        ]
+    return names

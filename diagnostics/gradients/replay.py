@@ -1,0 +1,55 @@
+"""Gradient norms of a run after the fact.
+
+Runs are deterministic, so the round after a checkpoint is done again with the probe: the same numbers in bits as if it
+had been there from the start, for every definition, also those that need the clients' models.
+"""
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import feddual
+from diagnostics.probes.gradient_norms import LOG, GradientNormProbe
+from feddual.errors import UserError
+from feddual.records.run_dir import RunDir
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FOLDER = "gradient-norms-offline"
+
+
+def gradient_norms(run: "feddual.Run | str | Path", rounds: list[int] | None = None, **settings: Any) -> "pd.DataFrame":
+    """Measure rounds of a run from its checkpoints; the result is also kept in its `probes/gradient-norms-offline/`.
+
+    Args:
+        run: A run or its folder.
+        rounds: Rounds to measure; by default every one whose start is kept.
+        **settings: Of `GradientNormProbe`.
+
+    Raises:
+        UserError: When a round's start was not kept; it names those that were.
+    """
+    opened = run if isinstance(run, feddual.Run) else feddual.open(run)
+    total = opened.config.training.rounds
+    possible = sorted({1, *(index + 1 for index in opened.checkpoints if index < total)})
+    chosen = possible if rounds is None else rounds
+    missing = sorted(set(chosen) - set(possible))
+    if missing:
+        raise UserError(
+            f"{opened.path}: the start of round {missing[0]} was not kept; rounds that can be measured: "
+            f"{', '.join(map(str, possible))} (set checkpoint.rounds before a run to keep others)"
+        )
+    rows, facts = [], None
+    for index in chosen:
+        with tempfile.TemporaryDirectory() as folder:
+            probe = GradientNormProbe(**{"every": 1, **settings})
+            feddual.replay(opened, index, [probe], Path(folder) / "round")
+            recorded = RunDir(Path(folder) / "round" / "probes" / probe.name)
+            rows += recorded.rows(LOG)
+            facts = recorded.read_json("facts.json")
+    target = RunDir(opened.path / "probes" / FOLDER)
+    target.write_json("facts.json", facts)
+    target.cut_back(0, [LOG])
+    target.append(LOG, rows)
+    return GradientNormProbe.read(target.path)

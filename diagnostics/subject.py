@@ -1,0 +1,141 @@
+"""The samples a model is looked at on: fixed, stratified, the same for all models of a comparison."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diagnostics.surfaces.objective import FEW, checked_arrays
+from feddual import models, seeding
+from feddual.api import Run
+from feddual.data import datasets
+from feddual.errors import UserError
+from feddual.functional import rewrites as acceleration
+from feddual.functional.layout import assign, fingerprint
+from feddual.records.run_dir import RunDir
+
+SPLITS = ("train", "test")
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A model and what it is evaluated on."""
+
+    model: Any
+    x: np.ndarray
+    y: np.ndarray
+    features: bool = False  # x is the output of the model's frozen prefix
+    facts: dict[str, Any] = field(default_factory=dict)  # where they come from, for the manifest
+    weights: np.ndarray | None = None  # the centre, if it is not what the model holds now
+    originals: np.ndarray | None = None  # of features, the first few inputs themselves, to check them by
+    cache: dict[str, Any] = field(default_factory=dict, repr=False)  # what was compiled for them; kept by `replace`
+
+
+def stratified_rows(labels: np.ndarray, images: int | None, seed: int = 0) -> np.ndarray:
+    """Rows of a fixed subset with the classes in their proportions, in an order whose every beginning has them too."""
+    labels = np.asarray(labels)
+    order = np.empty(len(labels))
+    for number, label in enumerate(np.unique(labels)):
+        rows = np.flatnonzero(labels == label)
+        shuffled = seeding.generator(seed, "evaluation rows", number).permutation(rows)
+        # A class of n takes the places (1/2)/n, (3/2)/n, ...: sorting them all deals the classes out evenly.
+        order[shuffled] = (np.arange(len(rows)) + 0.5) / len(rows)
+    return np.argsort(order, kind="stable")[: len(labels) if images is None else images]
+
+
+def of_arrays(model: Any, x: Any, y: Any, images: int | None, seed: int) -> Samples:
+    """A subset of a user's own data."""
+    if x is None or y is None:
+        raise UserError("x, y: a Keras model needs data to be evaluated on, as arrays: loss_surface(model, x, y)")
+    x, y = checked_arrays(x, y)
+    _check_images(images)
+    if y.ndim == 1 and (np.issubdtype(y.dtype, np.integer) or len(np.unique(y)) <= 1000):
+        labels = y
+    elif y.ndim == 2 and y.shape[1] > 1 and ((y == 0) | (y == 1)).all():
+        labels = y.argmax(1)
+    else:
+        labels = np.zeros(len(y), int)  # nothing to stratify by
+    rows = stratified_rows(labels, images, seed)
+    return Samples(model, x[rows], y[rows], facts={"source": model.name, "split": "given", "seed": seed})
+
+
+def of_run(
+    run: Run, round_index: int | None = None, split: str = "train", images: int | None = 2000, seed: int = 0
+) -> Samples:
+    """A run's global model and a subset of its pooled training (or test) data."""
+    if split not in SPLITS:
+        raise UserError(f"split: {split!r} is unknown; allowed: {', '.join(SPLITS)}")
+    _check_images(images)
+    config: Any = run.config
+    directory = RunDir(run.path)
+    checkpoint = directory.last_good_checkpoint() if round_index is None else directory.read_checkpoint(round_index)
+    if checkpoint is None:
+        raise UserError(f"{run.path}: no checkpoint yet")
+    share = config.evaluation.held_out
+    dataset = datasets.load(config.dataset, config.runtime.data_dir, with_test=not share)
+    network = models.build(
+        config.model,
+        dataset.input_shape,
+        dataset.num_classes,
+        seeding.seed(config.seed, "initialisation"),
+        config.runtime.data_dir,
+        getattr(config.dataset, "preprocess", "auto"),
+    )
+    if checkpoint.layout != network.layout:
+        raise UserError(
+            f"{run.path}: the checkpoint of round {checkpoint.round_index} holds the weights of another model "
+            f"({checkpoint.layout} against {network.layout}); was the model's code changed since?"
+        )
+    assign(network.model, checkpoint.weights)
+    held = datasets.held_out_rows(dataset.y_train, share) if share else None
+    part = dataset.held_out(*held) if held is not None else dataset
+    images_of, labels = (part.x_train, part.y_train) if split == "train" else (part.x_test, part.y_test)
+    rows = stratified_rows(labels, images, seed)
+    originals = None
+    if network.prefix is None:
+        x = datasets.preprocess(images_of[rows], network.preprocess)
+    else:
+        originals = datasets.preprocess(images_of[rows[:FEW]], network.preprocess)
+        everything = dataset.x_train if split == "train" or held is not None else dataset.x_test
+        places = rows if held is None else held[0 if split == "train" else 1][rows]
+        x = _features(network, everything, places)
+    facts = {
+        "source": config.name,
+        "algorithm": config.algorithm.name,
+        "round": checkpoint.round_index,
+        "dataset": dataset.name,
+        "split": split,
+        "seed": seed,
+        "rows": fingerprint(rows.astype(np.int64)),
+    }
+    features = network.prefix is not None
+    return Samples(network.model, x, labels[rows].astype(np.int32), features, facts, originals=originals)
+
+
+def _features(network: models.Network, images: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The frozen prefix's output, from the cache that training filled, or for these rows only."""
+    if acceleration.feature_path(network, images).exists():
+        return np.asarray(acceleration.features(network, images)[rows], np.float32)
+    return np.asarray(acceleration.features(network, images[rows]), np.float32)
+
+
+def _check_images(images: int | None) -> None:
+    if images is not None and images < 1:
+        raise UserError(f"images: must be at least 1 (or None for all), got {images}")
+
+
+def resolve(source: Any, x: Any, y: Any, round_index: int | None, split: str, images: int | None, seed: int) -> Samples:
+    """Model and samples of what a user gave: a run, its folder, or a Keras model with data."""
+    if isinstance(source, Samples):
+        return source
+    if isinstance(source, (str, Path)):
+        source = Run(source)
+    if isinstance(source, Run):
+        if x is not None or y is not None:
+            raise UserError("x, y: a run brings its own data; give run.model() to use other data")
+        return of_run(source, round_index, split, images, seed)
+    from diagnostics.surfaces.network import check
+
+    check(source)
+    return of_arrays(source, x, y, images, seed)

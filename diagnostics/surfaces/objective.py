@@ -1,0 +1,385 @@
+"""The loss at given weights on given data: a pure function that never touches the model or its optimizer.
+
+Cross-entropy is always taken from logits: Keras clips probabilities at 1e-7, which flattens every loss beyond 16.1 and
+draws a plateau that is not there. Sums over samples are kept in float64.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from diagnostics.surfaces.losses import Loss, loss_hash, loss_name, resolve_loss
+from diagnostics.surfaces.network import TOLERANCE, Network, compiled, in_batches, is_functional
+from feddual._lazy import keras, tf
+from feddual.errors import UserError
+from feddual.functional.layout import fingerprint, read
+
+BatchNorm = Literal["frozen", "recalibrate", "interpolate"]
+FEW = 4  # samples by which a frozen prefix is checked
+CLASSES_AT_MOST = 1000  # beyond, no loss per class is kept
+COLUMNS = 3  # of a point's sums: loss, squared loss, right answers; then the loss of each class
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What one pass over the data gives, for one point or for many along the leading axes."""
+
+    loss: np.ndarray  # mean per sample
+    sem: np.ndarray  # standard error of that mean
+    accuracy: np.ndarray  # NaN where there are no classes
+    class_loss: np.ndarray  # mean per class, NaN where a class has no sample; the last axis is empty without classes
+
+
+class Objective:
+    """A model's loss on a fixed set of samples, as a function of its weights."""
+
+    def __init__(
+        self,
+        model: Any,
+        x: Any,
+        y: Any,
+        *,
+        loss: Loss = None,
+        bn: BatchNorm = "frozen",
+        batch_size: int = 500,
+        logit_norm: bool = False,
+        frozen: bool = False,
+        cut: bool = True,
+        features: bool = False,
+        originals: Any = None,
+    ):
+        """Prepare the evaluation; nothing heavy runs but the frozen prefix, once.
+
+        Args:
+            model: A built Keras model with one input and one output.
+            x: Inputs, shape (n, ...).
+            y: Targets: integers (n,), one-hot (n, classes), or what `loss` takes.
+            loss: None for cross-entropy from logits, `mse`, or a function of (targets, outputs) that returns one loss
+                per sample; a Keras loss object is asked for its losses before their mean.
+            bn: Moving statistics of batch normalisation: `frozen` at the model's, `recalibrate` (estimated anew on
+                the data at each point) or `interpolate` (moved along directions between models).
+            batch_size: Samples at a time; part of the result's last bits.
+            logit_norm: Divide each sample's centred logits by their standard deviation first, so that confidence does
+                not count (a loss that a rescaled last layer does not change).
+            frozen: Let directions move frozen layers too.
+            cut: Run leading frozen layers once and keep their features.
+            features: `x` holds those features already.
+            originals: With `features`, the inputs of the first few of them, to check them by.
+        """
+        if bn not in get_args(BatchNorm):
+            raise UserError(f"bn: {bn!r} is unknown; allowed: {', '.join(get_args(BatchNorm))}")
+        if batch_size < 1:
+            raise UserError(f"batch_size: must be at least 1, got {batch_size}")
+        self.kind, self._losses = resolve_loss(loss)
+        self.loss_name = loss_name(loss) + (" of normalised logits" if logit_norm else "")
+        self.loss_hash = loss_hash(loss)
+        self._crosses, self._logit_norm = self.kind == "crossentropy", logit_norm
+        if logit_norm and not self._crosses:
+            raise UserError("logit_norm: only cross-entropy has logits to normalise")
+        self.bn, self.batch_size = bn, batch_size
+        self.network = Network(model, self._crosses, frozen, dropout=not (bn == "recalibrate" and _drops(model)))
+        self.layout = self.network.layout
+        self.weights = read(self.network.whole)
+        x, y = checked_arrays(x, y)
+        if not cut and features:
+            raise ValueError("features belong to a network that is cut")
+        if cut:
+            self.network.cut()
+        self.prefix_check: float | None = None  # how far a few samples through prefix and rest are from the whole
+        if features:
+            self._check_features(x, originals)
+        elif self.network.prefix is not None:
+            x = self._featured(self.network.prefix, x)
+        rest = self.network.rest
+        self.x = tf.constant(_fitting(x, rest.inputs[0]) if is_functional(rest) else x)
+        self._forward = self.network.bind()
+        shape = self._output_shape()
+        sizes = [size or 0 for size in shape[1:]]  # 0: known only when it runs
+        if self.kind == "mse" and all(sizes) and prod(y.shape[1:]) != prod(sizes):
+            raise UserError(f"y: mse over outputs of shape {shape} needs as many targets, got {y.shape}")
+        self.labels, self.num_classes = self._classes(y, shape)
+        self.y = tf.constant(self.labels if self._crosses else y)
+        self.data_hash = fingerprint(self.x.numpy(), self.y.numpy())
+        self._segments: Any = tf.constant(self.labels) if self.num_classes else None
+        if not self.network.is_copy and self._crosses:
+            self._refuse_probabilities()
+        self.engines: dict[Any, Any] = {}  # what was compiled for it, by `diagnostics.surfaces.fast`
+        self._statistics = _statistics(self.network.rest, self.layout) if bn == "recalibrate" else []
+
+    # --- the frozen prefix
+
+    def _featured(self, prefix: Any, x: np.ndarray) -> np.ndarray:
+        """The prefix's output; `x` itself, with nothing cut off, if the rest makes something else of it."""
+        x = _fitting(x, prefix.inputs[0])
+        graph = compiled(lambda batch: prefix(batch, training=False), ([None, *x.shape[1:]], x.dtype))
+        found = in_batches(graph, self.batch_size, x).numpy()
+        self.prefix_check = self.network.mismatch(x[:FEW], found[:FEW])
+        if self.prefix_check <= TOLERANCE:
+            return found
+        warnings.warn(
+            f"the frozen layers computed once differ from the whole network by {self.prefix_check:.1e} (relative); "
+            "taking the whole one. Please report the model.",
+            stacklevel=2,
+        )
+        self.network.join()
+        return x
+
+    def _check_features(self, features: np.ndarray, originals: Any) -> None:
+        if self.network.prefix is None:
+            raise UserError("features: this model has no frozen layers at its beginning")
+        if originals is None:
+            return
+        self.prefix_check = self.network.mismatch(originals, features[: len(originals)])
+        if self.prefix_check > TOLERANCE:
+            raise UserError(
+                f"features: those kept on disk are not what the model's frozen layers give (they differ by "
+                f"{self.prefix_check:.1e}, relative); delete the folder `features` in the cache"
+            )
+
+    # --- what data and model allow
+
+    def _output_shape(self) -> tuple[int | None, ...]:
+        signature = [tf.TensorSpec([self.layout.size]), tf.TensorSpec([None, *self.x.shape[1:]], self.x.dtype)]
+        try:
+            traced = tf.function(lambda w, x: self._forward(w, x)[0], autograph=False, input_signature=signature)
+            outputs = traced.get_concrete_function().structured_outputs
+        except (ValueError, TypeError) as error:
+            raise UserError(
+                f"x: inputs of shape {self.x.shape} do not fit the model: {str(error).splitlines()[0]}"
+            ) from error
+        if not tf.is_tensor(outputs):
+            raise UserError("model: surfaces need one output; wrap it: keras.Model(one_input, one_output)")
+        return tuple(outputs.shape)
+
+    def _classes(self, y: np.ndarray, outputs: tuple[int | None, ...]) -> tuple[np.ndarray, int]:
+        """Integer labels and how many classes there are (0: no accuracy, no loss per class)."""
+        classes = int(outputs[-1] or 0)
+        one_hot = y.ndim > 1 and y.shape[-1] == classes > 1 and y.ndim == len(outputs)
+        if one_hot and ((y == 0) | (y == 1)).all() and (y.sum(-1) == 1).all():
+            y = y.argmax(-1)
+        elif y.ndim == 2 and y.shape[1] == 1 and len(outputs) == 2:
+            y = y[:, 0]
+        integral = np.issubdtype(y.dtype, np.integer) or (y == np.round(y)).all()
+        fits = integral and y.ndim == len(outputs) - 1 and classes > 1
+        inside = fits and y.min() >= 0 and y.max() < classes
+        if self._crosses and not inside:
+            raise UserError(
+                f"y: cross-entropy over outputs of shape {outputs} needs integer labels from 0 to {classes - 1} or "
+                f"one-hot rows, got {y.dtype} of shape {y.shape}"
+                + (f" from {y.min()} to {y.max()}" if y.size else "")
+                + "; for anything else give loss= a function of (targets, outputs)"
+            )
+        if not inside:
+            return np.zeros(len(y), np.int32), 0
+        per_class = y.ndim == 1 and classes <= CLASSES_AT_MOST
+        return y.astype(np.int32), classes if per_class else 0
+
+    def _refuse_probabilities(self) -> None:
+        outputs = self._forward(tf.constant(self.weights), self.x[: self.batch_size])[0].numpy()
+        if (outputs >= 0).all() and np.allclose(outputs.sum(-1), 1, atol=1e-3):
+            raise UserError(
+                f"model: {self.network.whole.name!r} returns probabilities and its layers cannot be cut before the "
+                "softmax; return logits"
+            )
+
+    # --- traced
+
+    def outputs(self, weights: Any, x: Any) -> Any:
+        """The network's outputs for a batch at a weight vector."""
+        return self._forward(weights, x)[0]
+
+    def sample_losses(self, outputs: Any, y: Any) -> tuple[Any, Any]:
+        """Loss (float64) and right answers (float64, 0 or 1) of each sample."""
+        outputs = tf.cast(outputs, tf.float32) if outputs.dtype in (tf.float16, tf.bfloat16) else outputs
+        if self._crosses and self._logit_norm:
+            centred = outputs - tf.reduce_mean(outputs, -1, keepdims=True)
+            outputs = centred / (tf.math.reduce_std(outputs, -1, keepdims=True) + 1e-12)
+        losses = self._losses(y, outputs)
+        if losses.shape.rank == 0:
+            raise UserError(
+                "loss: the function returned one number for a batch; it must return one loss per sample, so that "
+                "standard errors and classes can be told"
+            )
+        losses = tf.cast(_per_sample(losses), tf.float64)
+        if not self.num_classes and not self._crosses:
+            return losses, tf.fill(tf.shape(losses), tf.constant(np.nan, tf.float64))
+        labels = y if self._crosses else tf.cast(y, tf.int32)
+        if labels.shape.rank == outputs.shape.rank and labels.shape[-1] == outputs.shape[-1]:
+            labels = tf.argmax(labels, -1, tf.int32)  # one-hot rows
+        right = tf.cast(
+            tf.equal(tf.argmax(outputs, -1, tf.int32), tf.reshape(labels, tf.shape(outputs)[:-1])), tf.float64
+        )
+        right = _per_sample(right)
+        return losses, tf.where(tf.math.is_finite(losses), right, tf.zeros_like(right))  # NaN has no largest entry
+
+    def reduce(self, losses: Any, right: Any, begin: Any) -> Any:
+        """Sums over samples from `begin` on; losses and right have shape (points, samples)."""
+        sums = tf.stack([tf.reduce_sum(value, 1) for value in (losses, tf.square(losses), right)], 1)
+        if not self.num_classes:
+            return sums
+        labels = self._segments[begin : begin + tf.shape(losses)[1]]
+        by_class = tf.math.unsorted_segment_sum(tf.transpose(losses), labels, self.num_classes)
+        return tf.concat([sums, tf.transpose(by_class)], 1)
+
+    def over_batches(self, count: Any, size: int, points: int, batch: Callable[[Any, Any, Any], Any]) -> Any:
+        """Add up `batch(number, begin, end)` of shape (points, columns) over batches of the first `count` samples."""
+        columns = COLUMNS + self.num_classes
+
+        def step(number: Any, sums: Any) -> Any:
+            begin = number * size
+            return number + 1, sums + batch(number, begin, tf.minimum(begin + size, count))
+
+        total = tf.zeros([points, columns], tf.float64)
+        return tf.while_loop(lambda number, _: number * size < count, step, (0, total))[1]
+
+    def point_sums(self, weights: Any, count: Any) -> Any:
+        """The plain path: the whole network at one weight vector, shape (1, columns)."""
+        if self._statistics:
+            weights = self._recalibrated(weights)
+
+        def batch(number: Any, begin: Any, end: Any) -> Any:
+            losses, right = self.sample_losses(self.outputs(weights, self.x[begin:end]), self.y[begin:end])
+            return self.reduce(losses[None], right[None], begin)
+
+        return self.over_batches(count, self.batch_size, 1, batch)
+
+    def _recalibrated(self, weights: Any) -> Any:
+        """The vector with moving statistics estimated on the data at these weights: batch moments, averaged.
+
+        From statistics of zero, one training step leaves (1 - momentum) times a batch's own moments.
+        """
+        size, whole = min(self.batch_size, len(self.x)), len(self.x) // min(self.batch_size, len(self.x))
+        start = self._statistics[0][0].start
+        blank = tf.concat([weights[:start], tf.zeros([self.layout.size - start])], 0)
+        kept = weights[start:]
+
+        def step(number: Any, total: Any) -> Any:
+            batch = self.x[number * size : (number + 1) * size]
+            _, others = self._forward(blank, batch, training=True)
+            parts = [tf.reshape(others[place], [-1]) / (1 - momentum) for _, place, momentum in self._statistics]
+            return number + 1, total + tf.concat([tf.cast(part, tf.float64) for part in parts], 0)
+
+        shape = sum(entry.stop - entry.start for entry, _, _ in self._statistics)
+        total = tf.while_loop(lambda number, _: number < whole, step, (0, tf.zeros([shape], tf.float64)))[1]
+        moments = tf.cast(total / whole, tf.float32)
+        indices = np.concatenate([np.arange(entry.start, entry.stop) for entry, _, _ in self._statistics]) - start
+        return tf.concat([weights[:start], tf.tensor_scatter_nd_update(kept, indices[:, None], moments)], 0)
+
+    # --- numbers
+
+    def __call__(self, weights: np.ndarray | None = None) -> Measures:
+        """Loss and the rest at a weight vector (the model's own by default)."""
+        sums = self._plain(self.weights if weights is None else weights, len(self.x)).numpy()
+        return self.measures(sums[0], len(self.x))
+
+    @cached_property
+    def _plain(self) -> Any:
+        return compiled(self.point_sums, ([self.layout.size], tf.float32), ([], tf.int32))
+
+    def measures(self, sums: np.ndarray, count: int | np.ndarray) -> Measures:
+        """From sums over the first `count` samples, shape (..., columns)."""
+        return measures(sums, count, self.class_counts)
+
+    def class_counts(self, count: int) -> np.ndarray:
+        """Samples of each class among the first `count`."""
+        return np.bincount(self.labels[:count], minlength=self.num_classes) if self.num_classes else np.zeros(0)
+
+    def gradient_norm(self, weights: np.ndarray | None = None) -> float:
+        """The norm of the mean loss's gradient with respect to the trainable weights."""
+        found = self._gradient(self.weights if weights is None else weights).numpy()
+        return float(np.linalg.norm(found[: self.layout.num_trainable]))
+
+    @cached_property
+    def _gradient(self) -> Any:
+        count = len(self.x)
+
+        def gradient(weights: Any) -> Any:
+            def step(begin: Any, total: Any) -> Any:
+                with tf.GradientTape() as tape:
+                    tape.watch(weights)
+                    rows = slice(begin, begin + self.batch_size)
+                    loss = tf.reduce_sum(self.sample_losses(self.outputs(weights, self.x[rows]), self.y[rows])[0])
+                return begin + self.batch_size, total + tf.cast(tape.gradient(loss, weights), tf.float64)
+
+            zero = tf.zeros([self.layout.size], tf.float64)
+            return tf.while_loop(lambda begin, _: begin < count, step, (0, zero))[1] / count
+
+        return compiled(gradient, ([self.layout.size], tf.float32))
+
+
+def measures(sums: np.ndarray, count: int | np.ndarray, class_counts: Callable[[int], np.ndarray]) -> Measures:
+    """Means and standard errors from sums; `count` is the samples of each point."""
+    counts = np.broadcast_to(np.asarray(count), sums.shape[:-1])
+    per_class = np.zeros((*counts.shape, sums.shape[-1] - COLUMNS))
+    for number in np.unique(counts):
+        per_class[counts == number] = class_counts(int(number))
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        loss = sums[..., 0] / counts
+        variance = (sums[..., 1] / counts - loss**2) * counts / (counts - 1)
+        sem = np.sqrt(np.where(variance < 0, 0.0, variance) / counts)  # below zero by rounding only
+        return Measures(loss, sem, sums[..., 2] / counts, sums[..., COLUMNS:] / per_class)
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def checked_arrays(x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets as arrays, if they can be."""
+    found = []
+    for name, value in (("x", x), ("y", y)):
+        try:
+            array = np.asarray(value)
+        except ValueError:  # rows of different lengths
+            array = np.empty((), object)
+        if array.ndim == 0 or array.dtype == object:
+            raise UserError(
+                f"{name}: expected an array with one row per sample, got {type(value).__name__}; a data set must be "
+                "collected into arrays first"
+            )
+        found.append(array)
+    x, y = found
+    if y.dtype.kind in "SU":
+        raise UserError("y: expected numbers, got text; np.unique(y, return_inverse=True)[1] makes integer labels")
+    if len(x) == 0 or len(x) != len(y):
+        raise UserError(f"x, y: expected as many inputs as targets and at least one, got {x.shape} and {y.shape}")
+    return x, y
+
+
+def _per_sample(values: Any) -> Any:
+    """One number per sample: the mean over further axes, such as the places of a sequence."""
+    return tf.reduce_mean(tf.reshape(values, [tf.shape(values)[0], -1]), 1)
+
+
+def _fitting(x: np.ndarray, wanted: Any) -> np.ndarray:
+    """The inputs as the model takes them, if they can be."""
+    if x.ndim != len(wanted.shape) or any(
+        size not in (None, found) for size, found in zip(wanted.shape[1:], x.shape[1:], strict=True)
+    ):
+        raise UserError(f"x: the model takes inputs of shape {tuple(wanted.shape)}, got {x.shape}")
+    return x.astype(wanted.dtype)
+
+
+def _drops(model: Any) -> bool:
+    return any("seed_generator" in variable.path for variable in getattr(model, "variables", []))
+
+
+def _statistics(model: Any, layout: Any) -> list[tuple[Any, int, float]]:
+    """For each moving statistic: its entry, its place among the non-trainable variables, its momentum."""
+    from feddual.functional.layout import moving_statistics, owners
+
+    owned = owners(model)
+    places = {id(variable): place for place, variable in enumerate(model.non_trainable_variables)}
+    entries = [entry for entry in layout.entries if not entry.trainable]
+    found = []
+    for entry, variable in zip(entries, moving_statistics(model), strict=True):
+        layer = owned[id(variable)][0]
+        if isinstance(layer, keras.layers.BatchNormalization):
+            if layer.momentum == 1:
+                raise UserError(f"bn: {layer.name!r} has momentum 1, so its statistics cannot be estimated anew")
+            found.append((entry, places[id(variable)], layer.momentum))
+    return found

@@ -1,0 +1,234 @@
+"""What a measurement gives: surfaces and lines, their files, and how sums of points become arrays."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diagnostics.surfaces.grid import Grid
+from diagnostics.surfaces.objective import COLUMNS, measures
+from feddual.errors import UserError
+from feddual.records import measurements as store
+
+FIELDS = ("loss", "sem", "accuracy", "class_loss", "computed", "samples")
+
+
+@dataclass
+class Measured:
+    """What lines and surfaces share: arrays over points, and the facts about them."""
+
+    alphas: np.ndarray
+    loss: np.ndarray  # mean per sample
+    sem: np.ndarray  # standard error of the mean
+    accuracy: np.ndarray
+    class_loss: np.ndarray  # the last axis is the class; empty without classes
+    computed: np.ndarray  # bool
+    samples: np.ndarray  # how many samples each point was computed on
+    meta: dict[str, Any] = field(repr=False)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write to a folder: new, or one that holds the same measurement and no point that this one lacks."""
+        folder = store.Folder(Path(path))
+        folder.check(self.meta["identity"])  # a folder of something else is not even locked
+        with folder.locked():
+            if folder.check(self.meta["identity"]) and (load(folder.path).computed & ~self.computed).any():
+                raise UserError(f"{path}: holds points that are not computed here; nothing was changed")
+            folder.finish(self.meta, self._arrays())
+        return folder.path
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return {"alphas": self.alphas} | {name: getattr(self, name) for name in FIELDS}
+
+    @property
+    def complete(self) -> bool:
+        """Whether every point is computed; with two levels, on all the samples it should be."""
+        half = self.meta["identity"].get("two_level") and "refined" not in self.meta["facts"]
+        return bool(self.computed.all()) and not half
+
+    def caption(self) -> str:
+        """The facts in a sentence or two."""
+        from figures.charts.captions import caption
+
+        return caption(self)
+
+
+@dataclass
+class Surface(Measured):
+    """Losses over a plane: `loss[iy, ix]` belongs to (alphas[ix], betas[iy])."""
+
+    betas: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return super()._arrays() | {"betas": self.betas}
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Surface":
+        """A surface from its folder, finished or not."""
+        loaded = load(path)
+        if not isinstance(loaded, Surface):
+            raise UserError(f"{path}: holds lines, not a surface; use Lines.load")
+        return loaded
+
+    @property
+    def centre(self) -> tuple[int, int]:
+        """(iy, ix) of the model itself."""
+        return int(np.flatnonzero(self.betas == 0)[0]), int(np.flatnonzero(self.alphas == 0)[0])
+
+    def preview(self) -> "Surface":
+        """The finest of the nested grids that is complete: what a picture of an unfinished surface shows."""
+        if self.computed.all():
+            return self
+        grid = Grid(self.alphas, self.betas)
+        ready = [level for level in range(3) if self.computed.flat[np.concatenate(grid.levels[: level + 1])].all()]
+        if not ready:
+            raise UserError("the surface has too few points for a picture yet")
+        rows, columns = np.unravel_index(
+            grid.levels[0] if ready[-1] == 0 else np.concatenate(grid.levels[:2]), grid.shape
+        )
+        where = np.ix_(np.unique(rows), np.unique(columns))
+        arrays = {name: getattr(self, name)[where] for name in FIELDS}
+        return Surface(self.alphas[where[1][0]], **arrays, meta=self.meta, betas=self.betas[where[0][:, 0]])
+
+    def plot(self, **options: Any) -> Any:
+        """A contour picture (matplotlib); `kind="heatmap"` for cells."""
+        from figures.charts import surfaces
+
+        return surfaces.plot(self, **options)
+
+    def plot3d(self, **options: Any) -> Any:
+        """An interactive 3-D picture (plotly); `backend="matplotlib"` for paper."""
+        from figures.charts import surfaces
+
+        return surfaces.plot3d(self, **options)
+
+    def _repr_html_(self) -> str:
+        from figures.charts import surfaces
+
+        return surfaces.html(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"Surface({len(self.alphas)} x {len(self.betas)} points, {self.computed.mean():.0%} computed, "
+            f"loss {self.loss[self.centre]:.4g} at the centre)"
+        )
+
+
+@dataclass
+class Lines(Measured):
+    """Losses along K directions: `loss[k, i]` belongs to alphas[i] on direction k."""
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Lines":
+        """Lines from their folder, finished or not."""
+        loaded = load(path)
+        if not isinstance(loaded, Lines):
+            raise UserError(f"{path}: holds a surface, not lines; use Surface.load")
+        return loaded
+
+    def plot(self, **options: Any) -> Any:
+        """Mean, median and the band of 10 to 90 % over directions (matplotlib)."""
+        from figures.charts.lines import plot_lines
+
+        return plot_lines(self, **options)
+
+    def __repr__(self) -> str:
+        return f"Lines({len(self.loss)} directions x {len(self.alphas)} points)"
+
+
+def load(path: str | os.PathLike[str]) -> "Surface | Lines":
+    """What a folder holds."""
+    path = Path(path)
+    manifest = store.read_manifest(path)
+    arrays = store.read_arrays(path)
+    if arrays is None:
+        plan = Plan.of_manifest(manifest)
+        found = {name: values for name, *_ in plan.chunks() if (values := store.read_chunk(path, name)) is not None}
+        return plan.result(found, manifest)
+    return _assemble(manifest, **arrays)
+
+
+def _assemble(manifest: dict[str, Any], **arrays: np.ndarray) -> "Surface | Lines":
+    return (Surface if "betas" in arrays else Lines)(**arrays, meta=manifest)
+
+
+# --- what is to be computed -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The chunks of a measurement, and how their sums become arrays."""
+
+    grid: Grid
+    planes: int
+    count: int  # samples
+    chunk: int  # points
+    class_counts: dict[str, list[int]]  # by number of samples
+    coarse: int = 0  # samples of the first level, when there are two
+    refined: tuple[int, ...] | None = None  # flat indices of the second level, once known
+
+    @classmethod
+    def of_manifest(cls, manifest: dict[str, Any]) -> "Plan":
+        identity, facts = manifest["identity"], manifest["facts"]
+        betas = identity.get("betas")
+        grid = Grid(np.array(identity["alphas"]), None if betas is None else np.array(betas))
+        if identity["order"] != grid.order_hash:
+            raise UserError("the unfinished surface was begun by another version, in another order; compute it anew")
+        refined = facts.get("refined")
+        return cls(
+            grid,
+            len(identity["directions"]) if betas is None else 1,
+            facts["images"],
+            facts["chunk"],
+            facts["class_counts"],
+            (identity.get("two_level") or {}).get("images", 0),
+            None if refined is None else tuple(refined),
+        )
+
+    def chunks(self, level: int | None = None) -> list[tuple[str, int, np.ndarray, int]]:
+        """(name, plane, flat indices, samples), in the order of computation."""
+        found = []
+        first, order = self.coarse or self.count, self.grid.order
+        for plane in range(self.planes):
+            for begin in range(0, len(order), self.chunk):
+                found.append((f"{plane}-{begin:06d}", plane, order[begin : begin + self.chunk], first))
+        refined = order[np.isin(order, self.refined)] if self.refined is not None else order[:0]
+        second = [
+            (f"fine-{begin:06d}", 0, refined[begin : begin + self.chunk], self.count)
+            for begin in range(0, len(refined), self.chunk)
+        ]
+        return (found + second) if level is None else (found, second)[level]
+
+    def result(self, found: dict[str, np.ndarray], manifest: dict[str, Any]) -> "Surface | Lines":
+        """The arrays of the chunks that are there."""
+        columns = COLUMNS + len(self.class_counts[str(self.count)])
+        size = self.grid.order.size
+        sums = np.full((self.planes, size, columns), np.nan)
+        taken = np.zeros((self.planes, size), int)
+        shift = 0.0
+        for name, plane, flat, count in self.chunks():
+            if name in found:
+                if count > taken[plane, flat[0]] > 0 and flat[0] == self.grid.order[0]:
+                    shift = found[name][0, 0] / count - sums[plane, flat[0], 0] / taken[plane, flat[0]]
+                sums[plane, flat], taken[plane, flat] = found[name], count
+        values = measures(
+            sums, np.maximum(taken, 1), lambda n: np.array(self.class_counts.get(str(n), np.zeros(columns - COLUMNS)))
+        )
+        computed = taken > 0
+        # Coarse points take the centre's difference between few and all samples as a control variate.
+        loss = values.loss + np.where(computed & (taken < self.count), shift, 0.0)
+        is_plane = self.grid.betas is not None
+        shape = self.grid.shape if is_plane else (self.planes, *self.grid.shape)
+        arrays: dict[str, Any] = {
+            "alphas": self.grid.alphas,
+            "loss": loss.reshape(shape),
+            "sem": values.sem.reshape(shape),
+            "accuracy": values.accuracy.reshape(shape),
+            "class_loss": values.class_loss.reshape(*shape, -1) if columns > COLUMNS else np.zeros((*shape, 0)),
+            "computed": computed.reshape(shape),
+            "samples": taken.reshape(shape),
+        }
+        if is_plane:
+            arrays["betas"] = self.grid.betas
+        return _assemble(manifest, **arrays)

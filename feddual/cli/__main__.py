@@ -1,0 +1,5 @@
+"""`python -m feddual.cli`."""
+
+from feddual.cli import main
+
+main()

@@ -1,0 +1,92 @@
+"""Commands that look at what was run: `compare`, `report`, `export`."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from feddual.cli.shell import Json, app, cell, guarded, show
+
+
+@app.command()
+@guarded
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories.")],
+    target: Annotated[
+        float | None, typer.Option(help="Accuracy to reach; by default the paper's for the data set.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare runs: accuracy, rounds and seconds to a target."""
+    from feddual import api
+
+    frame = api.compare(*runs, target=target)
+    if as_json:
+        print(frame.reset_index().to_json(orient="records"))
+        return
+    columns = (
+        "algorithm",
+        "dataset",
+        "partition",
+        "alpha",
+        "seed",
+        "rounds",
+        "accuracy",
+        "final",
+        "best",
+        "target",
+        "rounds_to_target",
+        "seconds_to_target",
+        "seconds",
+    )
+    table = Table("run", *(column.replace("_", " ") for column in columns))
+    for name, row in frame.iterrows():
+        table.add_row(str(name), *(cell(column, row[column]) for column in columns))
+    show(table)
+
+
+@app.command()
+@guarded
+def report(
+    source: Annotated[
+        Path, typer.Argument(metavar="RUN|STUDY", help="A run directory, a study's folder, or any folder with runs.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="The file; default report.html in the folder.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write one HTML page with all that was recorded; it opens in any browser, offline.
+
+    [bold]Examples[/bold]
+
+      feddual report runs/quickstart
+      feddual report runs/a --out a.html
+
+    Learning curves, gradient norms, loss surfaces, flatness, clients, FedDUAL's barycenter, time, settings; the data
+    behind each chart as CSV. What was not recorded, failed or was interrupted is said on the page.
+    """
+    from figures import report as reports
+
+    path = reports.write(source, out)
+    print(json.dumps({"report": str(path)}) if as_json else f"report: {path}")
+
+
+@app.command()
+@guarded
+def export(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    to: Annotated[str, typer.Option(help="keras (the final model), csv or parquet (the tables).")] = "keras",
+    out: Annotated[
+        Path | None, typer.Option(help="Target file (keras) or folder (csv, parquet); default beside the run.")
+    ] = None,
+    round_index: Annotated[
+        int | None, typer.Option("--round", help="A kept checkpoint's round, instead of the last.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a run's model or tables in a format other tools read."""
+    from feddual.cli import export as exporting
+
+    written = exporting.export(run, to, out, round_index)
+    print(json.dumps([str(path) for path in written]) if as_json else "\n".join(f"wrote {path}" for path in written))

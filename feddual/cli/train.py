@@ -1,0 +1,199 @@
+"""Commands that train: `quickstart`, `run`, `study`."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from feddual.cli.shell import DataDir, Json, Set, app, guarded, show
+
+
+@app.command()
+@guarded
+def quickstart(
+    out: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("runs/quickstart"),
+    settings: Set = None,
+    grid: Annotated[int, typer.Option(min=5, help="Points along each axis of the loss surfaces; odd.")] = 25,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default two.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Tell the whole story on the built-in data: train, look inside, draw, report. Minutes; no download.
+
+    FedAvg on even clients, FedAvg and FedDUAL on skewed ones, with gradient norms; loss surfaces of the three final
+    models; figures; a report. Stopped, the same command goes on where it was.
+    """
+    from feddual.cli import quickstart
+    from feddual.experiment import config
+
+    found = quickstart.tell(
+        out, config.parse_overrides(settings or []), grid=grid, workers=workers, progress=not as_json
+    )
+    print(json.dumps(found.to_dict()) if as_json else found.text())
+    if found.failed:
+        for name, error in found.failed.items():
+            print(f"failed: {name}: {error.strip().splitlines()[-1]}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+@app.command()
+@guarded
+def run(
+    experiment: Annotated[
+        str,
+        typer.Argument(
+            help="A shipped experiment (quickstart, paper-fmnist, paper-cifar10, paper-cifar100) or a .yaml file."
+        ),
+    ],
+    settings: Set = None,
+    out: Annotated[Path | None, typer.Option(help="The run directory; default runs/<name>.")] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Continue a run from its last checkpoint, to the same bits; start it if it never began."
+        ),
+    ] = False,
+    executor: Annotated[str | None, typer.Option(help="Who runs the clients; see runtime.executor.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker processes; see runtime.workers.")] = None,
+    probe: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--probe",
+            metavar="NAME[@key=value,...]",
+            help="Measure during training, for example gradient-norms@every=5. Repeatable.",
+        ),
+    ] = None,
+    sink: Annotated[
+        list[str] | None, typer.Option("--sink", help="Also report to tensorboard, mlflow or wandb. Repeatable.")
+    ] = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Train one experiment into a run directory.
+
+    [bold]Examples[/bold]
+
+      feddual run quickstart
+      feddual run paper-fmnist --set algorithm.name=fedavg --set training.rounds=20 --out runs/a
+      feddual run paper-fmnist --set algorithm.name=fedavg --set training.rounds=20 --out runs/a --resume
+
+    Settings win over the file, the file over the algorithm's preset, the preset over the protocol.
+    """
+    from feddual import api, probes
+    from feddual.experiment import config
+
+    overrides = config.parse_overrides(settings or [])
+    given = {"runtime.executor": executor, "runtime.workers": workers, "runtime.data_dir": data_dir}
+    overrides |= {key: value for key, value in given.items() if value is not None}
+    if probe:
+        overrides["probes"] = [probes.parse(text) for text in probe]
+    if sink:
+        overrides["sinks"] = sink
+    resolved = config.resolve(experiment, overrides)
+    path = out or Path("runs") / resolved.name
+    done = api.run(resolved, out=path, resume=resume)
+    _report(done.summary(), path, as_json)
+
+
+def _report(summary: dict[str, Any], path: Path, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"run": str(path), **summary}))
+        return
+    accuracy, final = summary["accuracy"], summary["final"]
+    print(
+        f"finished: {summary['rounds']} rounds, accuracy {accuracy:.2%} (mean of the last 10 % of rounds; "
+        f"final {final:.2%}, best {summary['best']:.2%} in round {summary['best_round']})"
+    )
+    print(f"run directory: {path}")
+
+
+@app.command()
+@guarded
+def study(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDY",
+            help="A shipped study (paper-fmnist, paper-cifar10, paper-cifar100, fidelity, ...) or a .yaml file.",
+        ),
+    ],
+    algorithms: Annotated[str | None, typer.Option(help="Only these rows or algorithms, separated by commas.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds, instead of the study's.")] = None,
+    tune: Annotated[
+        bool,
+        typer.Option("--tune", help="Also choose settings on held-out training data, and run the study with them."),
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="The study's folder; default runs/<study>.")] = None,
+    executor: Annotated[str, typer.Option(help="Who runs the cells.")] = "processes",
+    workers: Annotated[int | None, typer.Option(min=1, help="Cells at a time; default one per core.")] = None,
+    settings: Set = None,
+    data_dir: DataDir = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Name the cells and stop.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run a grid of experiments; started again, it goes on where it stopped.
+
+    [bold]Examples[/bold]
+
+      feddual study paper-cifar10 --seeds 10
+      feddual study paper-fmnist --algorithms fedavg,feddual --tune
+      feddual study mine.yaml --set training.rounds=5 --dry-run
+
+    A cell that fails is recorded in failed/ with its error; the others go on.
+    """
+    from feddual.cli.progress import StudyProgress
+    from feddual.experiment import config
+    from feddual.studies import grid as studies
+    from feddual.studies import tuning
+
+    loaded = studies.load(name)
+    rows = [part.strip() for part in (algorithms or "").split(",") if part.strip()]
+    overrides = config.parse_overrides(settings or [])
+    if data_dir is not None:
+        overrides["runtime.data_dir"] = data_dir
+    wanted = studies.cells(loaded, rows, seeds)
+    attempts = tuning.trials(loaded, rows) if tune else []
+    if dry_run:
+        names = [cell.name for cell in [*wanted, *attempts]]
+        print(json.dumps(names) if as_json else "\n".join(names))
+        return
+    path = out or Path("runs") / loaded.name
+    runner = studies.Runner(loaded, path, workers, executor)
+    runner.prepare()
+    failures: dict[str, str] = {}
+    batches: list[Callable[[], list[studies.Cell]]] = [lambda: wanted]
+    if tune:
+        batches += [
+            lambda: tuning.first_trials(loaded, path, rows),
+            lambda: tuning.last_trials(loaded, path, rows),
+            lambda: tuning.tuned_cells(loaded, path, rows, seeds, overrides),
+        ]
+    for find in batches:
+        batch = find()
+        with StudyProgress(runner, enabled=not as_json) as shown:
+            for cell, error in runner.run(batch, overrides):
+                shown.ended(cell.name, error)
+                failures.pop(cell.name, None)  # a trial may succeed at its second attempt
+                if error is not None:
+                    failures[cell.name] = error
+    if tune:
+        wanted += batch
+    lines = studies.table([cell.name for cell in wanted], path)
+    if as_json:
+        print(json.dumps({"out": str(path), "rows": lines, "failed": failures}))
+    else:
+        table = Table("row", "seeds", "accuracy", "final", "rounds to target", "diverged")
+        for line in lines:
+            spread = f" ± {100 * line['std']:.2f}" if line["std"] is not None else ""
+            table.add_row(
+                line["row"], str(line["seeds"]), f"{100 * line['accuracy']:.2f}{spread} %",
+                cell("final", line["final"]), cell("rounds", line["rounds_to_target"]), str(line["diverged"]),
+            )  # fmt: skip
+        show(table)
+        print(f"study: {path}")
+    if failures:
+        print(f"{len(failures)} cells failed; their errors are in {path / 'failed'}", file=sys.stderr)
+        raise typer.Exit(1)

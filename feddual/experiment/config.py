@@ -1,0 +1,384 @@
+"""An experiment: YAML in, a validated and fully resolved `Experiment` out.
+
+Precedence, strongest first: overrides (`--set a.b=c`), the experiment file, `algorithm.preset`, `protocol`, defaults.
+`dataset`, `partition`, `model` and `algorithm` come in variants chosen by `name`: their keys are the parameters of the
+function or class of that name. When an override picks another variant, keys of the file that it lacks are dropped.
+"""
+
+import copy
+import difflib
+import inspect
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, create_model
+
+from feddual import algorithms, executors, models
+from feddual.data import datasets, partition
+from feddual.errors import UserError
+from feddual.experiment.schema import Section
+
+Source = Union[str, Path, Mapping[str, Any], "Experiment"]
+FREE = ("runtime", "checkpoint", "probes", "sinks")  # what may change when a run is resumed
+
+
+class Training(Section):
+    """How the federation trains. Optimizer, learning rate and weighting come from the protocol unless given."""
+
+    rounds: int = Field(20, ge=1, description="communication rounds")
+    clients_per_round: int = Field(10, ge=1, description="clients sampled each round, without replacement")
+    local_epochs: int = Field(3, ge=0, description="passes of a client over its data each round")
+    batch_size: int = Field(32, ge=1, description="the last, shorter batch is trained on too")
+    optimizer: Literal["adam", "sgd"] = Field("adam", description="of the clients; its state starts fresh each round")
+    learning_rate: float = Field(1e-3, gt=0)
+    momentum: float = Field(0.0, ge=0, lt=1, description="for sgd")
+    weight_decay: float = Field(0.0, ge=0, description="added to the gradient, times the weights")
+    clip_norm: float | None = Field(None, gt=0, description="largest norm of a step's whole gradient")
+    weighting: Literal["uniform", "num_examples"] = Field("uniform", description="of the clients in the average")
+
+
+class Evaluation(Section):
+    """The server's test of the global model."""
+
+    every: int = Field(1, ge=1, description="rounds between tests; the last round is always tested")
+    batch_size: int = Field(100, ge=1, description="changes the speed only")
+    held_out: float = Field(
+        0.0,
+        ge=0,
+        le=0.5,
+        description="share of the training data that is kept from the clients and tested on instead of the test set, "
+        "which stays unopened: for choosing settings",
+    )
+
+
+class Probe(BaseModel):
+    """A measurement during training: its name, a schedule, and parameters of its own."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
+    name: str = Field(description="gradient-norms, ... or package.module:Class")
+
+
+class Checkpoint(Section):
+    """When the state is saved; always after the last round."""
+
+    every: int = Field(10, ge=1, description="rounds between checkpoints")
+    keep: Annotated[int, Field(ge=1)] | Literal["all"] = Field(2, description="how many of them stay, or 'all'")
+    rounds: list[Annotated[int, Field(ge=0)]] = Field([], description="rounds whose checkpoint is made and stays")
+
+
+class Runtime(Section):
+    """Where and how fast it runs; never what comes out."""
+
+    executor: Literal[executors.names()] = Field("inline", description="who runs the clients")  # type: ignore[valid-type]
+    workers: int = Field(1, ge=1, description="worker processes, for executors that have them")
+    threads: int = Field(1, ge=1, description="TensorFlow threads in each process; one gives the same bits everywhere")
+    device: str = Field("auto", pattern=r"^(auto|cpu|gpu|(GPU|CPU):\d+)$", description="auto, cpu, gpu or GPU:1")
+    jit: Literal["auto"] | bool = Field("auto", description="compile local epochs with XLA; auto: on a GPU")
+    accelerate: bool = Field(True, description="exact rewrites of the first layer; off, the plain Keras layers run")
+    cache_features: bool = Field(True, description="run a frozen prefix once per image and keep its output on disk")
+    data_dir: str | None = Field(None, description="folder with data sets and pretrained weights, searched first")
+
+
+class Experiment(Section):
+    """Everything a run depends on."""
+
+    name: str = Field("experiment", pattern=r"^[\w][\w.+-]*$", description="also the run directory's default name")
+    seed: int = Field(0, ge=0, description="drives initialisation, client sampling and batches")
+    dataset: SerializeAsAny[BaseModel]
+    partition: SerializeAsAny[BaseModel]
+    model: SerializeAsAny[BaseModel]
+    protocol: Literal["paper", "faithful"] = Field(
+        "paper", description="paper: Adam and uniform weights; faithful: each algorithm's own optimizer and weights"
+    )
+    algorithm: SerializeAsAny[BaseModel]
+    training: Training = Training()
+    evaluation: Evaluation = Evaluation()
+    probes: list[Probe] = Field([], description="measurements during training")
+    sinks: list[Literal["tensorboard", "mlflow", "wandb"]] = Field([], description="where rounds are reported as well")
+    checkpoint: Checkpoint = Checkpoint()
+    runtime: Runtime = Runtime()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, every default filled in."""
+        return self.model_dump(mode="json")
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=100)
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), sort_keys=True)
+
+
+# --- variants -------------------------------------------------------------------------------------------------------
+
+
+def _from_signature(name: str, function: Any, given: Sequence[str]) -> type[Section]:
+    """A section whose keys are the keyword parameters of a function."""
+    fields: dict[str, Any] = {"name": (Literal[name], name)}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name not in given:
+            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+            fields[parameter.name] = (parameter.annotation, default)
+    return create_model(f"{name}", __base__=Section, __doc__=inspect.getdoc(function), **fields)
+
+
+class _Custom(BaseModel):
+    """A variant brought by the user as `package.module:name`; it checks its own keys."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
+    name: str
+
+
+@cache
+def variant(section: str, name: str) -> type[BaseModel]:
+    """The class that validates `section` when its name is `name`."""
+    if section == "algorithm":
+        return _with_name(algorithms.find(name).Params, name)
+    if section == "model" and ":" in name:
+        return _Custom
+    homes: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+        "dataset": (datasets.DATASETS, ("data_dir", "with_test")),
+        "partition": (partition.PARTITIONS, ("labels",)),
+        "model": (models.MODELS, ("input_shape", "num_classes")),
+    }
+    registry, given = homes[section]
+    if name not in registry:
+        raise UserError(f"{section}.name: {name!r} is unknown; {_allowed(name, sorted(registry))}")
+    return _from_signature(name, registry[name], given)
+
+
+def _with_name(params: type[BaseModel], name: str) -> type[BaseModel]:
+    fields: dict[str, Any] = {"name": (Literal[name], name), "preset": (str | None, None)}
+    return create_model(params.__name__, __base__=params, **fields)
+
+
+def section_class(section: str, values: Mapping[str, Any]) -> type[BaseModel]:
+    if section == "dataset" and "path" in values:
+        return _from_signature("file", datasets.from_file, ("data_dir",))
+    name = values.get("name")
+    if not isinstance(name, str):
+        raise UserError(f"{section}.name: {name!r} is not a name; for example {_EXAMPLES[section]}")
+    return variant(section, name)
+
+
+_EXAMPLES = {"dataset": "fmnist", "partition": "published", "model": "lenet5", "algorithm": "fedavg"}
+
+
+# --- resolving ------------------------------------------------------------------------------------------------------
+
+
+def preset_names() -> list[str]:
+    folder = resources.files("feddual.experiment") / "presets"
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def resolve(source: Source, overrides: Mapping[str, Any] | None = None) -> Experiment:
+    """An experiment from a preset's name, a YAML file, a mapping or another experiment.
+
+    Args:
+        source: For instance `"paper-fmnist"`, `"mine.yaml"` or `{"dataset": {"name": "fmnist-mini"}, ...}`.
+        overrides: Dotted keys to values, such as `{"training.rounds": 5}`; they win over everything.
+
+    Raises:
+        UserError: With one line per problem: the path, the value and what is allowed.
+    """
+    file = load(source)
+    override = nest(overrides or {})
+    problems = [
+        f"{key}: {_unknown(key, sorted(Experiment.model_fields))}"
+        for key in {**file, **override}
+        if key not in Experiment.model_fields
+    ]
+    for key, value in {**file, **override}.items():
+        if key in _EXAMPLES and not isinstance(value, Mapping):
+            problems.append(f"{key}: {value!r} is not a mapping; for example {{name: {_EXAMPLES[key]}}}")
+    if problems:
+        raise UserError("\n".join(problems))
+
+    for section in _EXAMPLES:
+        file[section] = _keys_of_variant(section, file.get(section, {}), override.get(section, {}))
+    given = merge(file, override)
+
+    algorithm = algorithms.find(section_class("algorithm", given["algorithm"]).model_fields["name"].default)
+    defaults = algorithm.protocol_defaults(given.get("protocol", "paper"))
+    preset = given["algorithm"].get("preset") or algorithm.default_preset
+    if preset is not None:
+        if preset not in algorithm.presets:
+            raise UserError(
+                f"algorithm.preset: {preset!r} is unknown to {given['algorithm']['name']}; "
+                + _allowed(preset, sorted(algorithm.presets))
+            )
+        named = {key if "." in key else f"algorithm.{key}": value for key, value in algorithm.presets[preset].items()}
+        defaults = merge(defaults, nest({**named, "algorithm.preset": preset}))
+    return _validate(merge(defaults, given))
+
+
+def load(source: Source) -> dict[str, Any]:
+    """The mapping behind a source, as it was written."""
+    if isinstance(source, Experiment):
+        return source.to_dict()
+    if isinstance(source, Mapping):
+        return copy.deepcopy(dict(source))
+    if str(source) in preset_names():
+        text = (resources.files("feddual.experiment") / "presets" / f"{source}.yaml").read_text(encoding="utf-8")
+    else:
+        path = Path(source)
+        if path.suffix not in (".yaml", ".yml"):
+            raise UserError(
+                f"experiment {str(source)!r} is unknown; {_allowed(str(source), preset_names())}, or a "
+                ".yaml file (feddual init > mine.yaml makes one)"
+            )
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"experiment file {path}: {error.strerror or error}") from error
+    return parse_yaml(text, str(source))
+
+
+def parse_yaml(text: str, source: str) -> dict[str, Any]:
+    """A mapping from YAML text; `source` is named when it is none."""
+    try:
+        values = yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise UserError(f"{source} is not valid YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{source}: expected a mapping of keys to values, got {values!r}")
+    return values
+
+
+def parse_overrides(texts: Sequence[str]) -> dict[str, Any]:
+    """`["training.rounds=5"]` to `{"training.rounds": 5}`; values are read as YAML."""
+    overrides = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not sign or not key.strip():
+            raise UserError(f"--set {text!r}: expected key=value, for example --set training.rounds=20")
+        try:
+            overrides[key.strip()] = yaml.load(value, _Loader)
+        except yaml.YAMLError as error:
+            raise UserError(f"--set {text!r}: {value!r} is not a YAML value") from error
+    return overrides
+
+
+def nest(dotted: Mapping[str, Any]) -> dict[str, Any]:
+    """`{"a.b": 1}` to `{"a": {"b": 1}}`."""
+    nested: dict[str, Any] = {}
+    for key, value in dotted.items():
+        *parents, last = key.split(".")
+        place = nested
+        for parent in parents:
+            place = place.setdefault(parent, {})
+            if not isinstance(place, dict):
+                raise UserError(f"{key}: {parent} is given as a value and as a section")
+        if isinstance(value, Mapping) and isinstance(place.get(last), dict):
+            value = merge(place[last], value)
+        place[last] = copy.deepcopy(dict(value)) if isinstance(value, Mapping) else value
+    return nested
+
+
+def merge(weak: Mapping[str, Any], strong: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested mappings, the second one winning."""
+    merged = dict(weak)
+    for key, value in strong.items():
+        both = isinstance(merged.get(key), Mapping) and isinstance(value, Mapping)
+        merged[key] = merge(merged[key], value) if both else value
+    return merged
+
+
+def _keys_of_variant(section: str, file: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+    """The file's keys, without those that a variant picked by an override lacks."""
+    picks_path = section == "dataset" and "path" in override
+    if not picks_path and override.get("name", file.get("name")) == file.get("name"):
+        return dict(file)
+    fields = section_class(section, override).model_fields
+    return {key: value for key, value in file.items() if key in fields and key not in ("name", "preset")}
+
+
+def _validate(values: dict[str, Any]) -> Experiment:
+    problems: list[str] = []
+    parsed = dict(values)
+    for section in _EXAMPLES:
+        cls = section_class(section, values[section])
+        try:
+            parsed[section] = cls.model_validate(values[section])
+        except ValidationError as error:
+            problems += _readable(error, cls, section)
+            parsed[section] = Section()  # so that the rest is still checked
+    try:
+        experiment = Experiment.model_validate(parsed)
+    except ValidationError as error:
+        problems += _readable(error, Experiment)
+    if problems:
+        raise UserError("\n".join(dict.fromkeys(problems)))
+    _check_together(experiment)
+    return experiment
+
+
+def _check_together(experiment: Experiment) -> None:
+    clients: int = getattr(experiment.partition, "num_clients")  # noqa: B009 - every partition has it
+    training = experiment.training
+    if training.clients_per_round > clients:
+        raise UserError(
+            f"training.clients_per_round: {training.clients_per_round} is more than "
+            f"partition.num_clients = {clients}; at most {clients} is allowed"
+        )
+    if training.optimizer == "adam" and training.momentum:
+        raise UserError(
+            f"training.momentum: {training.momentum} has no meaning with training.optimizer 'adam'; "
+            "use optimizer 'sgd' or leave momentum at 0"
+        )
+    algorithms.create(experiment).check(experiment)
+
+
+# --- messages -------------------------------------------------------------------------------------------------------
+
+
+def _readable(error: ValidationError, cls: type[BaseModel], prefix: str = "") -> list[str]:
+    lines = []
+    for item in error.errors():
+        # The branches of a union ("int", "constrained-int", "literal['all']") are no keys of the user's.
+        location = [
+            str(part) for part in item["loc"] if not re.match(r"(literal\[|constrained-|int$|float$)", str(part))
+        ]
+        path = ".".join([prefix, *location] if prefix else location)
+        if item["type"] == "extra_forbidden":
+            lines.append(f"{path}: {_unknown(location[-1], _siblings(cls, location))}")
+        elif item["type"] == "missing":
+            lines.append(f"{path}: is required")
+        else:
+            message = re.sub(r"^Input should be", "it should be", item["msg"])
+            lines.append(f"{path}: {item['input']!r} is not allowed; {message}")
+    return lines
+
+
+def _siblings(cls: type[BaseModel], location: Sequence[str]) -> list[str]:
+    for key in location[:-1]:
+        annotation = cls.model_fields[key].annotation if key in cls.model_fields else None
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            return []
+        cls = annotation
+    return sorted(cls.model_fields)
+
+
+def _unknown(key: str, allowed: Sequence[str]) -> str:
+    return f"unknown key; {_allowed(key, allowed)}" if allowed else "unknown key"
+
+
+def _allowed(value: str, allowed: Sequence[str]) -> str:
+    close = difflib.get_close_matches(value, allowed, 1)
+    return (f"did you mean {close[0]!r}? " if close else "") + f"allowed: {', '.join(allowed)}"
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 reads 1e-3 as text; people mean a number."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)

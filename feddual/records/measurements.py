@@ -1,0 +1,175 @@
+"""A measurement on disk that survives a kill: a manifest, chunks written whole or not at all, arrays at the end.
+
+    manifest.json     what the numbers are of (identity), and the facts about them
+    chunks/*.npy      sums of finished points; gone when the whole is done
+    surface.npz       the arrays
+
+A folder is continued only by the same identity; anything else is refused and nothing in it is touched.
+"""
+
+import io
+import json
+import shutil
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import filelock
+import numpy as np
+
+from feddual.errors import UserError
+from feddual.records.run_dir import atomic_write, npz_bytes
+
+ARRAYS = "surface.npz"
+MANIFEST = "manifest.json"
+
+
+class Memory:
+    """The same without a disk."""
+
+    def __init__(self) -> None:
+        self._chunks: dict[str, np.ndarray] = {}
+
+    def read(self, name: str) -> np.ndarray | None:
+        return self._chunks.get(name)
+
+    def write(self, name: str, values: np.ndarray) -> None:
+        self._chunks[name] = values
+
+    def finish(self, manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        """Nothing to write."""
+
+
+class Folder:
+    """One measurement's files."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._begun: Mapping[str, Any] | None = None  # a manifest to be written with the first chunk
+
+    def check(self, identity: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The manifest found here, if it has this identity; None if the folder is new.
+
+        Raises:
+            UserError: If the folder holds something else.
+        """
+        self._refuse_file()
+        if not self.path.exists() or all(_passing(file.name) for file in self.path.iterdir()):
+            return None
+        manifest = read_manifest(self.path)
+        asked = dict(identity)
+        if (self.path / ARRAYS).exists():  # no chunks are left to be put in order
+            asked["order"] = manifest["identity"].get("order")
+        refuse_other(self.path, "measurement", manifest["identity"], asked)
+        return manifest
+
+    def _refuse_file(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"out: {self.path} is a file; a folder is needed")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep a second process out."""
+        self._refuse_file()
+        created = not self.path.exists()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"out: cannot write to {self.path} ({error.strerror})") from error
+        lock = filelock.FileLock(self.path / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            raise UserError(f"out: {self.path} is being written by another process") from None
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # gone before it is free, so that nobody's next lock is deleted
+                (self.path / ".lock").unlink()
+            lock.release()
+            if created and not any(self.path.iterdir()):
+                self.path.rmdir()
+
+    def begin(self, manifest: Mapping[str, Any]) -> None:
+        """The manifest comes with the first chunk: what fails before that has left nothing behind."""
+        self._begun = manifest
+
+    def read(self, name: str) -> np.ndarray | None:
+        """A finished chunk; a damaged one counts as not there."""
+        return read_chunk(self.path, name)
+
+    def write(self, name: str, values: np.ndarray) -> None:
+        """A chunk, whole or not at all."""
+        if self._begun is not None:
+            atomic_write(self.path / MANIFEST, _json(self._begun))
+            self._begun = None
+        buffer = io.BytesIO()
+        np.save(buffer, values)
+        atomic_write(self.path / "chunks" / f"{name}.npy", buffer.getvalue())
+
+    def finish(self, manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        """Write the arrays, then the manifest; the chunks are no longer needed."""
+        atomic_write(self.path / ARRAYS, npz_bytes(**arrays))
+        atomic_write(self.path / MANIFEST, _json(manifest))
+        shutil.rmtree(self.path / "chunks", ignore_errors=True)
+
+
+def read_chunk(path: Path, name: str) -> np.ndarray | None:
+    """A chunk of a folder; None if it is not there or damaged."""
+    try:
+        return np.load(io.BytesIO((path / "chunks" / f"{name}.npy").read_bytes()))
+    except (OSError, ValueError, EOFError):
+        return None
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a folder."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        if isinstance(manifest, dict) and "identity" in manifest:
+            return manifest
+    except (OSError, ValueError):
+        pass
+    raise UserError(f"{path}: not a surface (no readable {MANIFEST} in it)")
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray] | None:
+    """The finished arrays of a folder; None if they are not there yet."""
+    try:
+        with np.load(io.BytesIO((path / ARRAYS).read_bytes())) as archive:
+            return {name: archive[name] for name in archive.files}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise UserError(f"{path / ARRAYS}: damaged ({error})") from error
+
+
+def refuse_other(path: Path, what: str, found: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """Raise a UserError that says how the identity found in a folder differs from the one asked for, if it does."""
+    asked = json.loads(json.dumps(asked))
+    differences = [
+        f"  {key}: it has {_brief(found.get(key))}, asked for {_brief(asked.get(key))}"
+        for key in {**found, **asked}
+        if found.get(key) != asked.get(key)
+    ]
+    if differences:
+        raise UserError(
+            f"out: {path} holds another {what}:\n" + "\n".join(differences) + "\n"
+            "Choose another folder; nothing was changed"
+        )
+
+
+def _passing(name: str) -> bool:
+    """Whether a file is no result: a lock, or what a kill left half written."""
+    return name == ".lock" or (name.startswith(".") and name.endswith(".partial"))
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=1) + "\n").encode()
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) < 60 else f"{text[:28]} … {text[-28:]}"

@@ -1,0 +1,256 @@
+"""The run directory: the only module that knows what lies where on disk. Needs numpy, PyYAML and the standard library.
+
+    config.yaml  environment.json  partition.npz
+    metrics.jsonl  clients.jsonl      a row per round, a row per client and round: only what config and seed determine
+    timings.jsonl                     seconds and bytes of memory: what the machine determines
+    checkpoints/round-00050.npz       weights, layout, server/<slot>, hashes of client states
+    client_state/<client>-<hash>.npz  slots of a client, as a checkpoint refers to them
+    probes/  surfaces/  sharpness/    measurements
+    events/                           TensorBoard
+
+A file is written to a temporary name, synced and renamed. The .jsonl files grow by whole lines; a line cut short by a
+kill is not read, and resuming cuts the files back to the checkpoint it starts from.
+"""
+
+import hashlib
+import io
+import json
+import os
+import warnings
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import yaml
+
+from feddual.errors import UserError
+from feddual.functional.layout import Layout
+
+LOGS = ("metrics", "clients", "timings")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state after a round."""
+
+    round_index: int
+    weights: np.ndarray
+    layout: Layout
+    server_slots: dict[str, np.ndarray]
+    client_states: dict[int, str]  # client -> hash of its state
+
+
+class RunDir:
+    """One run's files."""
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path)
+
+    @property
+    def lock_path(self) -> Path:
+        return self.path / ".lock"
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run was started here."""
+        return (self.path / "config.yaml").is_file()
+
+    # --- facts about the run
+
+    def create(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / ".writable").touch()
+            (self.path / ".writable").unlink()
+        except OSError as error:
+            raise UserError(f"--out: cannot write to {self.path} ({error.strerror}); choose another folder") from error
+
+    def write_config(self, text: str) -> None:
+        atomic_write(self.path / "config.yaml", text.encode())
+
+    def read_config(self) -> dict[str, Any]:
+        if not self.exists:
+            raise UserError(f"{self.path}: not a run directory (no config.yaml in it)")
+        return cast(dict[str, Any], yaml.safe_load((self.path / "config.yaml").read_text(encoding="utf-8")))
+
+    def write_json(self, name: str, value: Any) -> None:
+        atomic_write(self.path / name, (json.dumps(value, indent=1) + "\n").encode())
+
+    def read_json(self, name: str) -> Any:
+        path = self.path / name
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+    def write_partition(
+        self, indices: np.ndarray, offsets: np.ndarray, histograms: np.ndarray, fingerprint: str
+    ) -> None:
+        atomic_write(
+            self.path / "partition.npz",
+            npz_bytes(indices=indices, offsets=offsets, histograms=histograms, fingerprint=np.array(fingerprint)),
+        )
+
+    def write_histograms(self, histograms: np.ndarray, fingerprint: str) -> None:
+        """A partition without its index lists, for results that are kept small."""
+        data = npz_bytes(zipfile.ZIP_DEFLATED, histograms=histograms, fingerprint=np.array(fingerprint))
+        atomic_write(self.path / "partition.npz", data)
+
+    def read_partition(self) -> dict[str, np.ndarray]:
+        with np.load(self.path / "partition.npz") as archive:
+            return {name: archive[name] for name in archive.files}
+
+    # --- rows
+
+    def append(self, log: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Add rows to a log, in one write."""
+        text = _lines(rows)
+        self.path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.path / f"{log}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(descriptor, text.encode())
+        finally:
+            os.close(descriptor)
+
+    def rows(self, log: str) -> list[dict[str, Any]]:
+        """The whole rows of a log."""
+        path = self.path / f"{log}.jsonl"
+        if not path.is_file():
+            return []
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines(True) if line.endswith("\n")]
+
+    def write_rows(self, log: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Replace a log."""
+        atomic_write(self.path / f"{log}.jsonl", _lines(rows).encode())
+
+    def cut_back(self, round_index: int, logs: Sequence[str] = LOGS) -> None:
+        """Forget all rows after a round."""
+        for log in logs:
+            if (self.path / f"{log}.jsonl").is_file():
+                self.write_rows(log, [row for row in self.rows(log) if row["round"] <= round_index])
+
+    # --- state
+
+    def checkpoint_path(self, round_index: int) -> Path:
+        return self.path / "checkpoints" / f"round-{round_index:05d}.npz"
+
+    def checkpoint_rounds(self) -> list[int]:
+        """The rounds that have a checkpoint, ascending."""
+        found = (self.path / "checkpoints").glob("round-*.npz")
+        return sorted(int(path.stem.removeprefix("round-")) for path in found)
+
+    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        arrays: dict[str, Any] = {
+            "weights": checkpoint.weights,
+            "layout": np.array(json.dumps(checkpoint.layout.to_list())),
+            "client_states": np.array(json.dumps(dict(sorted(checkpoint.client_states.items())))),
+        }
+        arrays |= {f"server/{name}": value for name, value in checkpoint.server_slots.items()}
+        atomic_write(self.checkpoint_path(checkpoint.round_index), npz_bytes(**arrays))
+
+    def read_checkpoint(self, round_index: int) -> Checkpoint:
+        """A round's checkpoint.
+
+        Raises:
+            UserError: If it is missing or damaged, or if a client state it needs is.
+        """
+        path = self.checkpoint_path(round_index)
+        try:
+            with np.load(io.BytesIO(path.read_bytes())) as archive:
+                values = {name: archive[name] for name in archive.files}
+            layout = Layout.from_list(json.loads(str(values.pop("layout"))))
+            states = {int(client): digest for client, digest in json.loads(str(values.pop("client_states"))).items()}
+            weights = values.pop("weights")
+        except FileNotFoundError as error:
+            there = ", ".join(map(str, self.checkpoint_rounds())) or "none"
+            raise UserError(f"{self.path}: no checkpoint of round {round_index}; there are: {there}") from error
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
+            raise UserError(f"{path}: damaged checkpoint ({error})") from error
+        for client, digest in states.items():
+            if not self.client_state_path(client, digest).is_file():
+                raise UserError(f"{path}: the state of client {client} it refers to is missing")
+        slots = {name.removeprefix("server/"): value for name, value in values.items()}
+        return Checkpoint(round_index, weights, layout, slots, states)
+
+    def last_good_checkpoint(self) -> Checkpoint | None:
+        """The newest checkpoint that can be read; damaged ones are named in a warning.
+
+        Raises:
+            UserError: If there are checkpoints and none of them is good.
+        """
+        rounds = self.checkpoint_rounds()
+        for round_index in reversed(rounds):
+            try:
+                return self.read_checkpoint(round_index)
+            except UserError as error:
+                warnings.warn(f"{error}; trying the one before it", stacklevel=2)
+        if rounds:
+            raise UserError(
+                f"{self.path}: none of its {len(rounds)} checkpoints can be read; start anew in another "
+                "folder, or restore one of them"
+            )
+        return None
+
+    def client_state_path(self, client: int, digest: str) -> Path:
+        return self.path / "client_state" / f"{client:05d}-{digest}.npz"
+
+    def write_client_state(self, client: int, slots: Mapping[str, np.ndarray]) -> str:
+        """Save a client's slots and return their hash."""
+        data = npz_bytes(**slots)
+        digest = hashlib.sha256(data).hexdigest()[:32]
+        if not self.client_state_path(client, digest).is_file():
+            atomic_write(self.client_state_path(client, digest), data)
+        return digest
+
+    def read_client_state(self, client: int, digest: str) -> dict[str, np.ndarray]:
+        path = self.client_state_path(client, digest)
+        data = path.read_bytes()
+        if hashlib.sha256(data).hexdigest()[:32] != digest:
+            raise UserError(f"{path}: damaged client state (its content is not what its name says)")
+        with np.load(io.BytesIO(data)) as archive:
+            return {name: archive[name] for name in archive.files}
+
+    def prune(self, keep: int | str, rounds: Iterable[int]) -> None:
+        """Remove checkpoints beyond the newest `keep`, except `rounds`, and client states nothing refers to."""
+        there = self.checkpoint_rounds()
+        wanted = set(there if keep == "all" else there[-int(keep) :]) | set(rounds)
+        for round_index in set(there) - wanted:
+            self.checkpoint_path(round_index).unlink()
+        states = self.path / "client_state"
+        if states.is_dir():
+            needed: set[str] = set()
+            for round_index in sorted(set(there) & wanted):
+                try:
+                    refers = self.read_checkpoint(round_index).client_states
+                except UserError:
+                    continue  # resuming will name it
+                needed |= {self.client_state_path(client, digest).name for client, digest in refers.items()}
+            for path in states.iterdir():
+                if path.name not in needed:
+                    path.unlink()
+
+
+def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
+
+
+def npz_bytes(compression: int = zipfile.ZIP_STORED, /, **arrays: Any) -> bytes:
+    """Arrays as the bytes of an .npz file: the same arrays give the same bytes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, array in arrays.items():
+            member = io.BytesIO()
+            np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getvalue(), compression)
+    return buffer.getvalue()
+
+
+def atomic_write(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all, and make it survive a power cut."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    with open(partial, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)

@@ -1,0 +1,341 @@
+"""Grids of runs. A study is a YAML file; each of its cells is a run directory in the study's folder.
+
+    experiments: [paper-fmnist]                       # shipped experiments, or files
+    seeds: 3                                          # 0, 1, 2
+    rows: {fedavg: {algorithm.name: fedavg}, ...}     # name -> overrides
+    grid: {partition.alpha: [0.01, 0.1]}              # every combination, for every row
+    workers: 1                                        # runs at a time; by default one per core
+    tune: {...}                                       # what `--tune` tries; see Tune
+    like: paper-fmnist                                # another study, for the keys that are not given
+
+Started again, a study goes on where it stopped. A cell that fails is recorded in failed/ and the rest goes on.
+"""
+
+import itertools
+import os
+import re
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field, ValidationError
+
+from feddual import executors
+from feddual.errors import UserError
+from feddual.experiment import config
+from feddual.experiment.schema import Section
+from feddual.records.run_dir import RunDir, atomic_write
+from feddual.records.summary import summarise
+
+Overrides = dict[str, Any]
+
+
+class Tune(Section):
+    """What `--tune` tries: each row with each combination, one seed, tested on held-out training data.
+
+    With `first`, a grid's trials stop there, and those that are not far behind, and the row's own settings, go on:
+    most of a wide grid is hopeless, and that shows early. Which is best does not: large steps learn fast at first.
+    """
+
+    rounds: int | None = Field(None, ge=1, description="of a trial; by default the experiment's own")
+    first: int | None = Field(None, ge=1, description="rounds after which hopeless settings of a grid stop")
+    hopeless: float = Field(0.6, gt=0, le=1, description="below this share of the row's best accuracy so far")
+    held_out: float = Field(0.1, gt=0, le=0.5, description="share of the training data")
+    grid: dict[str, list[Any]] = Field(description="for all rows")
+    rows: dict[str, dict[str, list[Any]] | list[Overrides] | str] = Field(
+        {},
+        description="for one row: further keys; or a list of candidates in place of the grid, which are tried and not "
+        "chosen from: `python -m figures tuning` ranks them over several data sets; or the name of a row that trains "
+        "in the same way and chooses for both",
+    )
+    only: list[str] = Field([], description="the rows to tune; by default all")
+
+
+class Study(Section):
+    """A grid of experiments."""
+
+    name: str
+    experiments: list[str] = Field(min_length=1)
+    seeds: int = Field(1, ge=1)
+    rows: dict[str, Overrides] = Field(min_length=1)
+    grid: dict[str, list[Any]] = Field({}, description="every combination, for every row")
+    workers: int | None = Field(None, ge=1, description="runs at a time; by default one per core")
+    tune: Tune | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a study."""
+
+    name: str
+    row: str
+    source: str  # the experiment it starts from
+    overrides: Overrides
+    tried: Overrides = field(default_factory=dict)  # of a trial: the combination
+
+    def experiment(self, runtime: Overrides) -> config.Experiment:
+        return config.resolve(self.source, self.overrides | runtime)
+
+
+def study_names() -> list[str]:
+    folder = resources.files("feddual") / "studies"
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def load(source: str | Path | Mapping[str, Any]) -> Study:
+    """A shipped study by its name, a YAML file, or a mapping with the keys of one and a `name`."""
+    if isinstance(source, Mapping):
+        name, values = "study", dict(source)
+    else:
+        name, text = _text(source)
+        values = config.parse_yaml(text, str(source))
+    name = str(values.pop("name", name))
+    like = values.pop("like", None)
+    if like is not None:
+        values = config.merge(load(like).model_dump(), values)
+    try:
+        return Study.model_validate({**values, "name": name})
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
+        raise UserError(f"study {name}:\n" + "\n".join(lines)) from error
+
+
+def _text(source: str | Path) -> tuple[str, str]:
+    """A study's name and its YAML."""
+    if str(source) in study_names():
+        return str(source), (resources.files("feddual") / "studies" / f"{source}.yaml").read_text("utf-8")
+    if Path(source).suffix in (".yaml", ".yml"):
+        try:
+            return Path(source).stem, Path(source).read_text(encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"study file {source}: {error.strerror or error}") from error
+    raise UserError(f"study {str(source)!r} is unknown; allowed: {', '.join(study_names())}, or a .yaml file")
+
+
+def cells(study: Study, algorithms: Sequence[str] = (), seeds: int | None = None) -> list[Cell]:
+    """The runs of a study, in the order in which they are wanted: all rows of one seed, then the next seed.
+
+    Args:
+        study: The study.
+        algorithms: Only rows of these names or algorithms.
+        seeds: Instead of the study's number.
+    """
+    rows = chosen_rows(study, algorithms)
+    return [
+        Cell(cell_name(study, source, row, settings, f"s{seed}"), row, source, {**rows[row], **settings, "seed": seed})
+        for seed in range(study.seeds if seeds is None else seeds)
+        for source in study.experiments
+        for row in rows
+        for settings in combinations(study.grid)
+    ]
+
+
+def chosen_rows(study: Study, algorithms: Sequence[str]) -> dict[str, Overrides]:
+    """The rows that are meant on the command line, by row name or, where no row has it, by algorithm."""
+    names = {
+        row: {row} | ({overrides.get("algorithm.name", "feddual")} - set(study.rows))
+        for row, overrides in study.rows.items()
+    }
+    unknown = set(algorithms).difference(*names.values())
+    if unknown:
+        raise UserError(
+            f"--algorithms: {', '.join(sorted(unknown))} not in the study; its rows are {', '.join(study.rows)}"
+        )
+    return {row: study.rows[row] for row in study.rows if not algorithms or names[row] & set(algorithms)}
+
+
+def combinations(grid: Mapping[str, Sequence[Any]]) -> Iterator[Overrides]:
+    """Every way to take a value for each key."""
+    for values in itertools.product(*grid.values()):
+        yield dict(zip(grid, values, strict=True))
+
+
+def cell_name(study: Study, source: str, row: str, settings: Overrides, *rest: str) -> str:
+    """A name that says what differs within the study; it is the run's folder."""
+    first = [re.sub(r"^paper-", "", Path(source).stem)] if len(study.experiments) > 1 else []
+    middle = [f"{key.rpartition('.')[2]}={_short(value)}" for key, value in settings.items()]
+    return re.sub(r"[^\w.+=-]", "_", "-".join([*first, row, *middle, *rest]))
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# --- running --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far a study is."""
+
+    finished: int
+    failed: int
+    cells: int
+    rounds: int
+    total_rounds: int
+    seconds: float
+    seconds_left: float | None
+
+
+@dataclass(frozen=True)
+class CellTask:
+    """What a worker needs to run a cell."""
+
+    experiment: str
+    out: str
+
+
+def run_cell(task: CellTask) -> str | None:
+    """Executor function: run, or go on with, one cell; the error's text if it fails."""
+    from feddual.training import engine, workbench
+
+    workbench.forget()  # the last cell's
+    try:
+        for _ in engine.rounds(config.resolve(yaml.safe_load(task.experiment)), task.out, resume=True):
+            pass
+    except UserError as error:
+        return f"error: {error}"
+    except Exception:
+        return traceback.format_exc()
+    return None
+
+
+class Runner:
+    """Runs cells into a folder, over worker processes."""
+
+    def __init__(self, study: Study, out: Path, workers: int | None = None, executor: str = "processes"):
+        self.study = study
+        self.out = Path(out)
+        self.runtime = config.Runtime(executor=executor, workers=workers or study.workers or os.cpu_count() or 1)
+        self._started = time.monotonic()
+        self._at_start = 0
+        self._progress: dict[str, tuple[int, int]] = {}
+        self._names: dict[str, str] = {}  # of the cells so far, by config
+
+    def prepare(self) -> None:
+        """Claim the folder for this study.
+
+        Raises:
+            UserError: When another study lives there.
+        """
+        path = self.out / "study.yaml"
+        if path.is_file():
+            there = yaml.safe_load(path.read_text(encoding="utf-8")).get("name")
+            if there != self.study.name:
+                raise UserError(f"--out: {self.out} holds the study {there!r}; choose another folder")
+        elif RunDir(self.out).exists:
+            raise UserError(f"--out: {self.out} holds a run; choose another folder")
+        atomic_write(path, yaml.safe_dump(self.study.model_dump(), sort_keys=False, allow_unicode=True).encode())
+
+    def run(self, wanted: Sequence[Cell], overrides: Overrides | None = None) -> Iterator[tuple[Cell, str | None]]:
+        """Run what is not finished yet; yields each cell with its error, or None. Cells of one config run once.
+
+        A finished cell of other settings is run too: the engine continues it where only rounds were added, and
+        otherwise names what differs.
+        """
+        pending: list[tuple[Cell, CellTask]] = []
+        for cell in wanted:
+            experiment = cell.experiment(overrides or {})
+            if self._names.setdefault(experiment.to_json(), cell.name) != cell.name:
+                continue
+            facts = facts_of(self.out / cell.name)
+            self._progress[cell.name] = (facts["rounds"] if facts else 0, experiment.training.rounds)
+            if facts is None or not facts["finished"] or not _is_of(self.out / cell.name, experiment):
+                pending.append((cell, CellTask(experiment.to_yaml(), str(self.out / cell.name))))
+        self._at_start = sum(done for done, _ in self._progress.values())
+        self._started = time.monotonic()
+        while pending:
+            executor = executors.create(self.runtime)
+            try:
+                tasks = [task for _, task in pending]
+                for error in executor.imap("feddual.studies.grid:run_cell", tasks):
+                    cell, _ = pending.pop(0)
+                    yield cell, self._record(cell, error)
+            except executors.TaskLost as lost:
+                cell, _ = pending.pop(lost.task - (len(tasks) - len(pending)))
+                yield cell, self._record(cell, str(lost))
+            finally:
+                executor.close()
+
+    def _record(self, cell: Cell, error: str | None) -> str | None:
+        path = self.out / "failed" / f"{cell.name.replace('/', '-')}.txt"
+        if error is not None:
+            atomic_write(path, error.encode())
+        else:
+            path.unlink(missing_ok=True)
+        return error
+
+    def status(self) -> Status:
+        """Read from the run directories, so that it is also right while workers run."""
+        for name, (_, total) in self._progress.items():
+            self._progress[name] = (min(rounds_done(self.out / name), total), total)
+        done = sum(rounds for rounds, _ in self._progress.values())
+        total = sum(rounds for _, rounds in self._progress.values())
+        seconds = time.monotonic() - self._started
+        fresh = done - self._at_start
+        failed = self.out / "failed"
+        return Status(
+            sum(rounds == wanted for rounds, wanted in self._progress.values()),
+            len(list(failed.glob("*.txt"))) if failed.is_dir() else 0,
+            len(self._progress),
+            done,
+            total,
+            seconds,
+            seconds / fresh * (total - done) if fresh else None,
+        )
+
+
+def rounds_done(path: Path) -> int:
+    """Rounds of a run, from the number of lines in its log: cheap enough to ask often."""
+    log = path / "metrics.jsonl"
+    return log.read_bytes().count(b"\n") if log.is_file() else 0
+
+
+def facts_of(path: Path) -> dict[str, Any] | None:
+    """A run's summary; None where there is no run."""
+    run = RunDir(path)
+    return summarise(run.read_config(), run.rows("metrics"), run.rows("timings")) if run.exists else None
+
+
+def _is_of(path: Path, experiment: config.Experiment) -> bool:
+    """Whether the run in a folder is of this experiment, but for what may change on resuming."""
+    found, asked = config.resolve(RunDir(path).read_config()).to_dict(), experiment.to_dict()
+    return all(found[key] == asked[key] for key in asked if key not in config.FREE)
+
+
+def group(cell: str) -> str:
+    """A cell's name without its seed."""
+    return re.sub(r"-s\d+$", "", cell)
+
+
+def table(names: Iterable[str], out: Path) -> list[dict[str, Any]]:
+    """A line per experiment, row and settings: accuracy over the seeds, its spread, rounds to the target."""
+    import numpy as np
+
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for name in names:
+        facts = facts_of(out / name)
+        if facts is not None and facts["finished"]:
+            groups.setdefault(group(name), []).append(facts)
+    lines = []
+    for name, several in groups.items():
+        accuracy = [facts["accuracy"] for facts in several]
+        rounds = [np.inf if facts["rounds_to_target"] is None else facts["rounds_to_target"] for facts in several]
+        middle = float(np.median(rounds))  # a seed that never gets there counts as later than all that do
+        lines.append(
+            {
+                "row": name,
+                "seeds": len(several),
+                "accuracy": float(np.mean(accuracy)),
+                "std": float(np.std(accuracy, ddof=1)) if len(several) > 1 else None,
+                "final": float(np.mean([facts["final"] for facts in several])),
+                "rounds_to_target": middle if np.isfinite(middle) else None,
+                "diverged": sum(facts["diverged"] for facts in several),
+            }
+        )
+    return lines

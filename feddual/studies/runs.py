@@ -1,0 +1,105 @@
+"""Studies in a notebook: `feddual.run_study`, `feddual.open_study`."""
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from feddual import display
+from feddual.api import Run
+from feddual.cli.progress import StudyProgress
+from feddual.errors import UserError
+from feddual.records.run_dir import RunDir
+from feddual.studies import grid as studies
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class StudyRuns:
+    """The runs of a study on disk, finished or not."""
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path)
+        if not (self.path / "study.yaml").is_file():
+            raise UserError(f"{self.path}: no study here (study.yaml is missing)")
+        self.study = studies.load(self.path / "study.yaml")
+
+    @cached_property
+    def runs(self) -> dict[str, list[Run]]:
+        """The runs by row, one per seed, in the study's order of rows."""
+        found: dict[str, list[Run]] = {}
+        for cell in self._cells:
+            found.setdefault(studies.group(cell), []).append(Run(self.path / cell))
+        return found
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """A line per row: accuracy over the seeds, its standard deviation, the final round, rounds to the target."""
+        import pandas as pd
+
+        lines = studies.table(self._cells, self.path)
+        return pd.DataFrame(lines).set_index("row") if lines else pd.DataFrame()
+
+    @cached_property
+    def _cells(self) -> list[str]:
+        there = {path.name for path in self.path.iterdir() if RunDir(path).exists}
+        groups = dict.fromkeys(studies.group(cell.name) for cell in studies.cells(self.study, seeds=1))
+        order = {name: place for place, name in enumerate(groups)}
+        return sorted(there, key=lambda cell: (order.get(studies.group(cell), len(order)), cell))
+
+    def __repr__(self) -> str:
+        return f"StudyRuns({str(self.path)!r}: {len(self._cells)} runs of {len(self.runs)} rows)"
+
+    def _repr_html_(self) -> str:
+        facts = {"runs": len(self._cells), "rows": len(self.runs)}
+        return display.facts(str(self.path), facts) + (
+            self.table.to_html(float_format="{:.4g}".format) if self._cells else ""
+        )
+
+
+def run_study(
+    source: str | Path | Mapping[str, Any],
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    algorithms: Sequence[str] = (),
+    seeds: int | None = None,
+    out: str | os.PathLike[str] | None = None,
+    workers: int | None = None,
+    executor: str = "processes",
+    progress: bool = True,
+) -> StudyRuns:
+    """Run a grid of experiments; the same call goes on where it stopped.
+
+    Args:
+        source: A shipped study's name, a YAML file, or a mapping with the keys of one and a `name`.
+        overrides: Dotted keys for all runs.
+        algorithms: Only rows of these names or algorithms.
+        seeds: Instead of the study's number.
+        out: The study's folder; by default `runs/<study>`.
+        workers: Runs at a time; by default one per core.
+        executor: Who runs them.
+        progress: Show a bar, or lines where there is no terminal.
+
+    Raises:
+        UserError: When a run failed; the others are finished.
+    """
+    study = studies.load(source)
+    path = Path(out) if out is not None else Path("runs") / study.name
+    runner = studies.Runner(study, path, workers, executor)
+    runner.prepare()
+    failures = []
+    with StudyProgress(runner, enabled=progress) as shown:
+        for cell, error in runner.run(studies.cells(study, algorithms, seeds), dict(overrides or {})):
+            if error is not None:
+                shown.ended(cell.name, error)
+                failures.append(cell.name)
+    if failures:
+        raise UserError(f"{len(failures)} runs failed: {', '.join(failures)}; their errors are in {path / 'failed'}")
+    return StudyRuns(path)
+
+
+def open_study(path: str | os.PathLike[str]) -> StudyRuns:
+    """The study in a folder."""
+    return StudyRuns(path)

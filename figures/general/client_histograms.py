@@ -1,0 +1,62 @@
+"""What each client holds: images of each class, one panel per data set and partition found among the runs."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from figures._results import Drawing, Recorded, Results
+from figures.charts import describe as _charts
+from figures.charts.describe import Chart, Heat, Panel
+from figures.paper._rows import DATASETS
+
+COLUMNS = 3
+
+
+def draw(runs: Results, out: Path) -> Drawing:
+    """Write client_histograms.png, .pdf and .html."""
+    panels, facts = [], []
+    for run in _distinct(runs):
+        counts = run.partition["histograms"]
+        sizes = counts.sum(axis=1)
+        partition = run.config["partition"]
+        name = title(run).replace(f": {partition['name']}", "")  # too long for a panel
+        note = f"{partition['name']}; {sizes.min():,}–{sizes.max():,} images, median {np.median(sizes):,.0f}"
+        panels.append(Panel(name, "client", "class", [Heat(counts.T, "images")], note=note))
+        facts.append(
+            {
+                "dataset": run.dataset,
+                "partition": partition["name"],
+                "alpha": partition.get("alpha"),
+                "seed": partition.get("seed"),
+                "clients": len(sizes),
+                "smallest": int(sizes.min()),
+                "median_size": float(np.median(sizes)),
+                "largest": int(sizes.max()),
+            }
+        )
+    panels = panels or [Panel(label, "client", "class", []) for label in DATASETS.values()]
+    chart = Chart(panels, columns=min(COLUMNS, len(panels)), panel_height=3.1)
+    return Drawing(_charts.save(chart, "client_histograms", out), pd.DataFrame(facts))
+
+
+def _distinct(runs: Results) -> list[Recorded]:
+    """A run for each partition of a whole training set."""
+    order = {name: place for place, name in enumerate(DATASETS)}
+    found: dict[tuple[str, str], Recorded] = {}
+    for run in runs.runs:
+        if not run.config["evaluation"].get("held_out"):
+            found.setdefault((run.dataset, str(run.partition["fingerprint"])), run)
+
+    def place(run: Recorded) -> tuple[int, str, str, float]:
+        partition = run.config["partition"]
+        return order.get(run.dataset, len(order)), run.dataset, partition["name"], partition.get("alpha") or 0
+
+    return sorted(found.values(), key=place)
+
+
+def title(run: Recorded) -> str:
+    """The data set and how it was divided."""
+    partition = run.config["partition"]
+    alpha = f", α = {partition['alpha']:g}" if partition.get("alpha") is not None else ""
+    return f"{DATASETS.get(run.dataset, run.dataset)}: {partition['name']}{alpha}"

@@ -1,0 +1,63 @@
+"""Inside FedDUAL: how many clients the barycenter really listens to, and the adaptive loss's β, over rounds.
+
+The effective number of clients is 1 / Σ a_k² of the barycenter's client weights a_k, a mean over the masked tensors: 1
+is one client's update alone, 10 of 10 the plain mean. β is the mean over a round's clients of the weight of the
+divergence, drawn where the runs recorded it (`beta` in metrics.jsonl).
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from figures._results import WINDOW, Drawing, Results, smoothed
+from figures.charts import describe as _charts
+from figures.charts.describe import Chart, Line, Panel
+from figures.charts.style import LOOKS
+from figures.paper._rows import DATASETS
+
+ROWS = ("feddual", "feddual-tuned", "feddual-published", "feddual-consistent")
+
+
+def _effective_clients(row: dict[str, Any]) -> float | None:
+    facts = row.get("barycenter")
+    return float(np.mean([tensor["effective_clients"] for tensor in facts.values()])) if facts else None
+
+
+def _beta(row: dict[str, Any]) -> float | None:
+    return row.get("beta")
+
+
+QUANTITIES: dict[str, tuple[str, tuple[float, float], Callable[[dict[str, Any]], float | None]]] = {
+    "effective_clients": ("effective number of clients", (0, 10.5), _effective_clients),
+    "beta": ("β, mean over clients", (0, 1), _beta),
+}
+
+
+def draw(runs: Results, out: Path) -> Drawing:
+    """Write barycenter_facts.png, .pdf and .html."""
+    parts, panels, present = [], [], set()
+    for quantity, (y_label, y_range, value) in QUANTITIES.items():
+        for dataset, label in DATASETS.items():
+            lines = []
+            found = {row: runs.of(dataset, row) for row in ROWS}
+            for row in ROWS:
+                columns = {
+                    run.seed: pd.Series({line["round"]: value(line) for line in run.metrics}) for run in found[row]
+                }
+                seeds = pd.DataFrame(columns, dtype=float).dropna(how="all")
+                if seeds.empty:
+                    continue
+                mean = seeds.mean(axis=1)
+                lines.append(Line(LOOKS[row], mean.index.to_numpy(), smoothed(mean).to_numpy()))
+                names = {"quantity": quantity, "dataset": dataset, "row": row}
+                parts.append(pd.DataFrame({**names, "round": mean.index, "value": mean.to_numpy()}))
+                present.add(row)
+            empty = "not recorded" if any(found.values()) else "not run"
+            panels.append(Panel(label, "communication round", y_label, lines, empty=empty, y_range=y_range))
+    caption = f"mean over seeds, running mean over {WINDOW} rounds; 10 clients per round"
+    chart = Chart(panels, caption=caption, legend=[LOOKS[row] for row in ROWS if row in present])
+    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    return Drawing(_charts.save(chart, "barycenter_facts", out), frame)

@@ -1,0 +1,50 @@
+"""Test accuracy against communication: all bytes sent up and down so far, one panel per data set.
+
+Algorithms differ in what a round sends (SCAFFOLD and FedPVR send control variates, FedDUAL gradients of the masked
+layers), so that fewer rounds need not be fewer bytes.
+"""
+
+from pathlib import Path
+
+import pandas as pd
+
+from feddual.records.summary import TARGETS
+from figures._results import WINDOW, Drawing, Results, per_round, seeds_text, smoothed
+from figures.charts import describe as _charts
+from figures.charts.describe import Chart, Line, Panel
+from figures.charts.style import LOOKS
+from figures.paper._rows import ALGORITHMS, DATASETS, TUNED_NOTE
+
+ROWS = (*ALGORITHMS, "feddual-tuned")
+GB = 1e9
+
+
+def draw(runs: Results, out: Path) -> Drawing:
+    """Write communication.png, .pdf and .html."""
+    parts, panels, present = [], [], set()
+    for dataset, label in DATASETS.items():
+        lines, seeds_found = [], []
+        for row in ROWS:
+            found = runs.of(dataset, row)
+            if not found:
+                continue
+            accuracy = 100 * per_round(found, "accuracy").mean(axis=1)
+            smooth = smoothed(accuracy)
+            sent = (per_round(found, "bytes_up") + per_round(found, "bytes_down")).mean(axis=1).cumsum() / GB
+            sent = sent.reindex(smooth.index)
+            lines.append(Line(LOOKS[row], sent.to_numpy(), smooth.to_numpy()))
+            columns = {"dataset": dataset, "row": row, "round": smooth.index, "gigabytes": sent, "accuracy": smooth}
+            parts.append(pd.DataFrame(columns))
+            seeds_found.append(len(found))
+            present.add(row)
+        level = 100 * TARGETS[dataset] if lines else None
+        note = f"{seeds_text(*seeds_found)}; dashed: target {level:.0f} %" if lines else ""
+        panels.append(Panel(label, "sent up and down (GB)", "test accuracy (%)", lines, level, note=note))
+    chart = Chart(
+        panels,
+        caption=f"mean over seeds, running mean over {WINDOW} rounds; all traffic, uncompressed; {TUNED_NOTE}",
+        panel_height=3.3,
+        legend=[LOOKS[row] for row in ROWS if row in present],
+    )
+    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    return Drawing(_charts.save(chart, "communication", out), frame)

@@ -1,0 +1,57 @@
+"""Fig. 10 a-c: Fig. 3 with the spread over seeds.
+
+One picture per data set and one panel per algorithm, since nine bands in one panel hide each other: the mean over
+seeds, a band of one standard deviation, and FedAvg in grey behind it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from figures._results import Drawing, Recorded, Results, per_round, seeds_text
+from figures.charts import describe as _charts
+from figures.charts.describe import Chart, Line, Panel
+from figures.charts.style import LOOKS
+from figures.paper._rows import ALGORITHMS, DATASETS, TUNED_NOTE
+
+ROWS = (*ALGORITHMS, "feddual-tuned")
+REFERENCE = "fedavg"
+
+
+def draw(runs: Results, out: Path) -> Drawing:
+    """Write fig10_error_bars_<data set>.png, .pdf and .html."""
+    files, parts = [], []
+    for letter, (dataset, label) in zip("abc", DATASETS.items(), strict=True):
+        bands = {row: band for row in ROWS if not (band := _band(runs.of(dataset, row))).empty}
+        top = max((band["high"].max() for band in bands.values()), default=100.0)
+        panels = [_panel(row, bands, (0, 1.04 * top)) for row in ROWS]
+        caption = f"({letter}) {label}: mean and standard deviation over seeds; thin grey: FedAvg; {TUNED_NOTE}"
+        chart = Chart(panels, columns=5, caption=caption, panel_height=2.1, share_y=True)
+        files += _charts.save(chart, f"fig10_error_bars_{dataset}", out)
+        parts += [band.assign(dataset=dataset, row=row) for row, band in bands.items()]
+    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    return Drawing(files, frame)
+
+
+def _band(runs: Sequence[Recorded]) -> pd.DataFrame:
+    """Mean and spread of the accuracy in percent, round by round; one seed has no spread."""
+    seeds = 100 * per_round(runs, "accuracy")
+    mean, std = seeds.mean(axis=1), seeds.std(axis=1, ddof=1).fillna(0)
+    return pd.DataFrame(
+        {"round": seeds.index, "seeds": seeds.shape[1], "accuracy": mean, "low": mean - std, "high": mean + std}
+    ).reset_index(drop=True)
+
+
+def _panel(row: str, bands: dict[str, pd.DataFrame], y_range: tuple[float, float]) -> Panel:
+    lines = []
+    if row in bands and row != REFERENCE and REFERENCE in bands:
+        x, y = (bands[REFERENCE][key].to_numpy() for key in ("round", "accuracy"))
+        lines.append(Line(LOOKS[REFERENCE], x, y, marked=False, behind=True))
+    if row in bands:
+        look = replace(LOOKS[row], dash="solid", width=1.4)  # alone in its panel
+        x, y, low, high = (bands[row][key].to_numpy() for key in ("round", "accuracy", "low", "high"))
+        lines.append(Line(look, x, y, low, high, marked=False))
+    note = seeds_text(int(bands[row]["seeds"].iloc[0])) if row in bands else ""
+    return Panel(LOOKS[row].label, "communication round", "test accuracy (%)", lines, y_range=y_range, note=note)

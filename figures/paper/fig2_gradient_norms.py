@@ -1,0 +1,164 @@
+"""Fig. 2: per-layer gradient norms of FedAvg on IID and non-IID clients, under every definition.
+
+(a) LeNet on Fashion-MNIST, (b) the trained head of the frozen VGG16 on CIFAR-10, which has two layers only, and (c) a
+small VGG on CIFAR-10 with all layers trained. The paper does not say which gradient it shows, so the ratio non-IID /
+IID is also drawn for each definition, with 95 % intervals over seeds and rounds.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pandas as pd
+
+from diagnostics.gradients import definitions as gradients
+from diagnostics.probes.gradient_norms import GradientNormProbe
+from feddual.records.run_dir import atomic_write
+from figures._results import Drawing, Recorded, Results
+from figures.charts import describe as _charts
+from figures.charts import gradients as plots
+from figures.charts import gradients_interactive as interactive
+from figures.charts import tables as _tables
+from figures.charts.static import save_figure
+from figures.charts.style import MATPLOTLIB
+from figures.charts.tables import Section
+
+SETTINGS = {
+    ("fmnist", "lenet_published"): ("a_lenet", "LeNet, Fashion-MNIST"),
+    ("cifar10", "vgg16"): ("b_vgg16_head", "VGG16 head, CIFAR-10"),
+    ("cifar10", "vgg_small"): ("c_vgg_small", "small VGG, CIFAR-10"),
+}
+SHOWS = ("fmnist", "cifar10")
+COMPARED = ("A", "A'", "B", "C", "D", "D/", "E", "F", "G", "H", "I", "I'", "J", "N")
+SHOWN = ("A", "B", "D", "F", "G", "H", "J")  # norms, side by side
+ON_PAPER = ("lines", "ratio_heatmap", "definitions", "depth_profile")  # the others are PNG and pages only
+SKEWED = "α = 0.01"
+OVERHEAD = Path(__file__).parents[2] / "benchmarks" / "results" / "probe_overhead.json"
+
+
+def draw(runs: Results, out: Path) -> Drawing:
+    """Write fig2_*.png, .pdf and .html, and fig2_ratios as a table."""
+    with matplotlib.rc_context(MATPLOTLIB):
+        return _draw(runs, out)
+
+
+def _draw(runs: Results, out: Path) -> Drawing:
+    files: list[Path] = []
+    tables = []
+    for key, (name, title) in SETTINGS.items():
+        groups = _groups(runs, *key)
+        base, other = _pairs(groups)
+        if not base:
+            continue
+        both = {"IID": base, f"non-IID ({SKEWED})": other}
+        for how in ("rms", "raw"):
+            table = gradients.ratios(base, other, COMPARED, how)
+            facts = {"setting": title, "model": key[1], "dataset": key[0], "length": _length(base, other)}
+            tables.append(table.assign(normalisation=how, **facts))
+        ratios = tables[-2]
+        chosen = [gradients.definition(item).name for item in SHOWN]
+        pictures: dict[str, Any] = {
+            "lines": plots.lines(both, "A", title=f"{title}: gradient of each client at the global model"),
+            "minibatch": plots.lines(both, "H", title=f"{title}: gradient of the training steps"),
+            "ratio_heatmap": plots.ratio_heatmap(base, other, "A", title=title),
+            "dissimilarity": plots.level_heatmaps(both, title=title),
+            "clients": plots.client_strips(both, "A"),
+            "definitions": plots.sensitivity(ratios[ratios["definition"].isin(chosen)], title=title),
+        }
+        profile = {
+            label: gradients.ratios(*_pairs(groups, label), ["A"])
+            for label in sorted(groups)
+            if label != "IID" and _pairs(groups, label)[0]
+        }
+        heading = f"{title}: A, client at global"
+        if len(profile) > 1:
+            pictures["depth_profile"] = plots.depth_profile(profile, "A", heading)
+        for what, picture in pictures.items():
+            formats = ("png", "pdf") if what in ON_PAPER else ("png",)
+            files += save_figure(picture, f"fig2{name}_{what}", out, formats)
+        pages = {
+            "lines": interactive.lines(both, "A", title=title),
+            "ratio_heatmap": interactive.ratio_heatmap(base, other, "A", title=title),
+            "definitions": interactive.ratios(ratios[ratios["definition"].isin(chosen)], title),
+            "dissimilarity": interactive.level_heatmaps(both, title=title),
+            "clients": interactive.client_strips(both, "A", title=title),
+        }
+        if len(profile) > 1:
+            pages["depth_profile"] = interactive.depth_profile(profile, "A", heading)
+        for what, page in pages.items():
+            files.append(_page(page, f"fig2{name}_{what}", out))
+    if tables and OVERHEAD.is_file():
+        percent = json.loads(OVERHEAD.read_text(encoding="utf-8"))["percent"]
+        files += save_figure(plots.overhead(percent, "What measuring costs"), "fig2_overhead", out)
+        files.append(_page(interactive.overhead(percent, "What measuring costs"), "fig2_overhead", out))
+    blank = [{"setting": title, "dataset": key[0], "definition": "not run"} for key, (_, title) in SETTINGS.items()]
+    frame = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(blank)
+    files += _tables.write("fig2_ratios", "Gradient norms, non-IID / IID", _sections(frame), NOTES, frame, out)
+    return Drawing(files, frame)
+
+
+NOTES = (
+    "Geometric mean over measured rounds of the ratio non-IID / IID (norms over √size), 95 % bootstrap interval over "
+    "seeds and blocks of rounds. Letters as in docs/diagnostics.md.",
+)
+
+
+def _groups(runs: Results, dataset: str, model: str) -> dict[str, dict[int, pd.DataFrame]]:
+    """Frames by partition and seed, of FedAvg runs that recorded gradient norms."""
+    found: dict[str, dict[int, pd.DataFrame]] = {}
+    for run in runs.runs:
+        setting = run.config
+        asked = (setting["algorithm"]["name"], setting["dataset"].get("name"), setting["model"]["name"])
+        folder = run.path / "probes" / "gradient-norms"
+        if asked == ("fedavg", dataset, model) and folder.is_dir():
+            found.setdefault(_label(run), {})[run.seed] = GradientNormProbe.read(folder)
+    return found
+
+
+def _label(run: Recorded) -> str:
+    partition = run.config["partition"]
+    return "IID" if partition["name"] == "iid" else f"α = {partition['alpha']:g}"
+
+
+def _pairs(
+    groups: dict[str, dict[int, pd.DataFrame]], label: str = SKEWED
+) -> tuple[list[pd.DataFrame], list[pd.DataFrame]]:
+    base, other = groups.get("IID", {}), groups.get(label, {})
+    seeds = sorted(set(base) & set(other))
+    return [base[seed] for seed in seeds], [other[seed] for seed in seeds]
+
+
+def _length(base: Sequence[pd.DataFrame], other: Sequence[pd.DataFrame]) -> str:
+    """The rounds that both runs of a pair have; a range when pairs differ."""
+    rounds = [min(int(a["round"].max()), int(b["round"].max())) for a, b in zip(base, other, strict=True)]
+    return f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)} to {max(rounds)}"
+
+
+def _sections(frame: pd.DataFrame) -> list[Section]:
+    if "ratio" not in frame:
+        return [Section("", ["setting", "ratio"], [[title, "not run"] for _, title in SETTINGS.values()])]
+    sections = []
+    for title, rows in frame[frame["normalisation"] == "rms"].groupby("setting", sort=False):
+        layers = list(dict.fromkeys(rows["layer"]))
+        lines: list[Sequence[str]] = []
+        for name, part in rows.groupby("definition", sort=False):
+            by_layer = part.set_index("layer")
+            cells = [_cell(by_layer.loc[layer]) if layer in by_layer.index else "–" for layer in layers]
+            lines.append([f"{gradients.definition(str(name)).letter} {str(name).replace('_', ' ')}", *cells])
+        runs, length = rows["runs"].max(), rows["length"].iloc[0]
+        plural = "s" if runs > 1 else ""
+        sections.append(Section(f"{title} ({runs} seed{plural}, {length} rounds)", ["definition", *layers], lines))
+    return sections
+
+
+def _cell(row: Any) -> str:
+    return f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+
+
+def _page(page: Any, name: str, out: Path) -> Path:
+    path = out / f"{name}.html"
+    _charts.share_library(out)
+    atomic_write(path, page.to_html(include_plotlyjs="directory").encode())
+    return path
