@@ -24,7 +24,7 @@ from _common import report, say
 
 from feddual import devices, models
 from feddual.data import datasets
-from feddual.functional import rewrites as acceleration
+from feddual.functional import features as kept
 
 engine.CONTESTANTS |= {
     "surface-1": ("ours_surface.py", None),
@@ -89,7 +89,7 @@ def frozen_head(side: int, images: int, slow_points: int) -> dict[str, Any]:
     section = SimpleNamespace(model_dump=lambda: {"name": "vgg16", "weights": weights, "hidden": 64})
     network = models.build(section, (32, 32, 3), 10, seed=0)
     started = time.perf_counter()
-    features = np.asarray(acceleration.features(network, x))
+    features = np.asarray(kept.features(network, x))
     extraction = time.perf_counter() - started
     say(f"features: {extraction:.1f} s (0 if cached)")
     started = time.perf_counter()

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 
 from diagnostics.surfaces.objective import FEW, checked_arrays
-from feddual import models, seeding
+from feddual import seeding, setting
 from feddual.api import Run
 from feddual.data import datasets
 from feddual.errors import UserError
-from feddual.functional import rewrites as acceleration
-from feddual.functional.layout import assign, fingerprint
+from feddual.functional.layout import fingerprint
 from feddual.records.run_dir import RunDir
 
 SPLITS = ("train", "test")
@@ -72,52 +71,23 @@ def of_run(
     checkpoint = directory.last_good_checkpoint() if round_index is None else directory.read_checkpoint(round_index)
     if checkpoint is None:
         raise UserError(f"{run.path}: no checkpoint yet")
-    share = config.evaluation.held_out
-    dataset = datasets.load(config.dataset, config.runtime.data_dir, with_test=not share)
-    network = models.build(
-        config.model,
-        dataset.input_shape,
-        dataset.num_classes,
-        seeding.seed(config.seed, "initialisation"),
-        config.runtime.data_dir,
-        getattr(config.dataset, "preprocess", "auto"),
-    )
-    if checkpoint.layout != network.layout:
-        raise UserError(
-            f"{run.path}: the checkpoint of round {checkpoint.round_index} holds the weights of another model "
-            f"({checkpoint.layout} against {network.layout}); was the model's code changed since?"
-        )
-    assign(network.model, checkpoint.weights)
-    held = datasets.held_out_rows(dataset.y_train, share) if share else None
-    part = dataset.held_out(*held) if held is not None else dataset
-    images_of, labels = (part.x_train, part.y_train) if split == "train" else (part.x_test, part.y_test)
+    found = setting.of(config, checkpoint)
+    images_of, labels = found.images(split)
     rows = stratified_rows(labels, images, seed)
-    originals = None
-    if network.prefix is None:
-        x = datasets.preprocess(images_of[rows], network.preprocess)
-    else:
-        originals = datasets.preprocess(images_of[rows[:FEW]], network.preprocess)
-        everything = dataset.x_train if split == "train" or held is not None else dataset.x_test
-        places = rows if held is None else held[0 if split == "train" else 1][rows]
-        x = _features(network, everything, places)
+    network = found.network
+    features = network.prefix is not None
+    originals = datasets.preprocess(images_of[rows[:FEW]], network.preprocess) if features else None
     facts = {
         "source": config.name,
         "algorithm": config.algorithm.name,
         "round": checkpoint.round_index,
-        "dataset": dataset.name,
+        "dataset": found.dataset.name,
         "split": split,
         "seed": seed,
         "rows": fingerprint(rows.astype(np.int64)),
     }
-    features = network.prefix is not None
-    return Samples(network.model, x, labels[rows].astype(np.int32), features, facts, originals=originals)
-
-
-def _features(network: models.Network, images: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The frozen prefix's output, from the cache that training filled, or for these rows only."""
-    if acceleration.feature_path(network, images).exists():
-        return np.asarray(acceleration.features(network, images)[rows], np.float32)
-    return np.asarray(acceleration.features(network, images[rows]), np.float32)
+    x, y = found.inputs(split, rows), labels[rows].astype(np.int32)
+    return Samples(network.model, x, y, features, facts, originals=originals)
 
 
 def _check_images(images: int | None) -> None:
@@ -135,7 +105,7 @@ def resolve(source: Any, x: Any, y: Any, round_index: int | None, split: str, im
         if x is not None or y is not None:
             raise UserError("x, y: a run brings its own data; give run.model() to use other data")
         return of_run(source, round_index, split, images, seed)
-    from diagnostics.surfaces.network import check
+    from feddual.functional.evaluated import check
 
     check(source)
     return of_arrays(source, x, y, images, seed)

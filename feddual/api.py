@@ -12,7 +12,6 @@ from feddual import display
 from feddual.data.partition import Partition
 from feddual.errors import UserError
 from feddual.experiment import config as configs
-from feddual.functional.layout import assign
 from feddual.records.run_dir import RunDir
 from feddual.records.summary import summarise
 
@@ -84,20 +83,9 @@ class Run:
 
     def model(self, round_index: int | None = None) -> Any:
         """The global model after a round as a keras.Model, from preprocessed images to logits."""
-        from feddual import models, seeding
-        from feddual.data import datasets
+        from feddual import setting
 
-        checkpoint = self._checkpoint(round_index)
-        dataset = datasets.load(self.config.dataset, self.config.runtime.data_dir)
-        network = models.build(
-            self.config.model,
-            dataset.input_shape,
-            dataset.num_classes,
-            seeding.seed(self.config.seed, "initialisation"),
-            self.config.runtime.data_dir,
-        )
-        assign(network.model, checkpoint.weights)
-        return network.model
+        return setting.of(self.config, self._checkpoint(round_index)).network.model
 
     def probe(self, name: str) -> "pd.DataFrame":
         """What a probe recorded, as a tidy table."""

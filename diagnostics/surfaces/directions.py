@@ -13,6 +13,7 @@ import numpy as np
 
 from feddual import seeding
 from feddual.errors import UserError
+from feddual.functional import _keras
 from feddual.functional.layout import Entry, Layout, fingerprint, moving_statistics, owners, read
 
 Norm = Literal["filter", "layer", "model"]
@@ -39,19 +40,19 @@ def _contracted(layer: Any, shape: tuple[int, ...]) -> Axes:
 _FILTER_AXES: dict[tuple[str, str], AxesRule] = {
     ("Dense", "kernel"): (0,),  # (in, out): one filter per neuron
     ("EinsumDense", "kernel"): _contracted,
-    ("BaseConv", "kernel"): _all_but(-1),  # (space..., in / groups, out)
-    ("BaseConvTranspose", "kernel"): _all_but(-2),  # (space..., OUT, in)
-    ("BaseDepthwiseConv", "kernel"): _all_but(-1, -2),  # (space..., in, multiplier)
-    ("BaseSeparableConv", "depthwise_kernel"): _all_but(-1, -2),
-    ("BaseSeparableConv", "pointwise_kernel"): _all_but(-1),
+    (_keras.CONVOLUTION, "kernel"): _all_but(-1),  # (space..., in / groups, out)
+    (_keras.TRANSPOSED, "kernel"): _all_but(-2),  # (space..., OUT, in)
+    (_keras.DEPTHWISE, "kernel"): _all_but(-1, -2),  # (space..., in, multiplier)
+    (_keras.SEPARABLE, "depthwise_kernel"): _all_but(-1, -2),
+    (_keras.SEPARABLE, "pointwise_kernel"): _all_but(-1),
     ("LSTMCell", "kernel"): (0,),  # (in, gates x units)
     ("LSTMCell", "recurrent_kernel"): (0,),
     ("GRUCell", "kernel"): (0,),
     ("GRUCell", "recurrent_kernel"): (0,),
     ("SimpleRNNCell", "kernel"): (0,),
     ("SimpleRNNCell", "recurrent_kernel"): (0,),
-    ("ConvLSTMCell", "kernel"): _all_but(-1),
-    ("ConvLSTMCell", "recurrent_kernel"): _all_but(-1),
+    (_keras.CONVOLUTIONAL_LSTM, "kernel"): _all_but(-1),
+    (_keras.CONVOLUTIONAL_LSTM, "recurrent_kernel"): _all_but(-1),
     ("Embedding", "embeddings"): (1,),  # (tokens, dimensions): one filter per token
 }
 _NORMALISATION = {

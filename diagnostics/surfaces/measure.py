@@ -28,6 +28,7 @@ from diagnostics.surfaces.results import Lines, Plan, Surface, load
 from diagnostics.surfaces.sweep import Problem, Sweep
 from feddual import executors
 from feddual.errors import UserError
+from feddual.functional._keras import layers_and_self
 from feddual.functional.layout import fingerprint
 from feddual.records import measurements as store
 
@@ -373,7 +374,7 @@ def _finished(path: Path) -> "Surface | Lines | None":
 
 def _check_importable(model: Any, loss: Loss) -> None:
     """Workers are fresh interpreters: they find layers and functions by module and name, or not at all."""
-    used: list[Any] = [type(layer) for layer in (model, *model._flatten_layers())]
+    used: list[Any] = [type(layer) for layer in (model, *layers_and_self(model))]
     for one in (*used, loss if hasattr(loss, "__qualname__") else type(loss)):
         if one.__module__ == "__main__" or "<locals>" in one.__qualname__:
             raise UserError(

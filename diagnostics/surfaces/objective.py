@@ -14,9 +14,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from diagnostics.surfaces.losses import Loss, loss_hash, loss_name, resolve_loss
-from diagnostics.surfaces.network import TOLERANCE, Network, compiled, in_batches, is_functional
 from feddual._lazy import keras, tf
 from feddual.errors import UserError
+from feddual.functional._keras import is_functional, is_random_state
+from feddual.functional.cut import TOLERANCE
+from feddual.functional.evaluated import Evaluated
+from feddual.functional.graphs import compiled, in_batches
 from feddual.functional.layout import fingerprint, read
 
 BatchNorm = Literal["frozen", "recalibrate", "interpolate"]
@@ -82,10 +85,11 @@ class Objective:
         if logit_norm and not self._crosses:
             raise UserError("logit_norm: only cross-entropy has logits to normalise")
         self.bn, self.batch_size = bn, batch_size
-        self.network = Network(model, self._crosses, frozen, dropout=not (bn == "recalibrate" and _drops(model)))
+        x, y = checked_arrays(x, y)
+        few = originals if features else x[:FEW]
+        self.network = Evaluated(model, few, self._crosses, frozen, not (bn == "recalibrate" and _drops(model)))
         self.layout = self.network.layout
         self.weights = read(self.network.whole)
-        x, y = checked_arrays(x, y)
         if not cut and features:
             raise ValueError("features belong to a network that is cut")
         if cut:
@@ -183,8 +187,8 @@ class Objective:
         outputs = self._forward(tf.constant(self.weights), self.x[: self.batch_size])[0].numpy()
         if (outputs >= 0).all() and np.allclose(outputs.sum(-1), 1, atol=1e-3):
             raise UserError(
-                f"model: {self.network.whole.name!r} returns probabilities and its layers cannot be cut before the "
-                "softmax; return logits"
+                f"model: {self.network.whole.name!r} returns probabilities and cannot be cut before its softmax: "
+                f"{self.network.why}. Return logits"
             )
 
     # --- traced
@@ -365,7 +369,7 @@ def _fitting(x: np.ndarray, wanted: Any) -> np.ndarray:
 
 
 def _drops(model: Any) -> bool:
-    return any("seed_generator" in variable.path for variable in getattr(model, "variables", []))
+    return any(map(is_random_state, getattr(model, "variables", [])))
 
 
 def _statistics(model: Any, layout: Any) -> list[tuple[Any, int, float]]:

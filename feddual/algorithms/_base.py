@@ -12,6 +12,7 @@ import numpy as np
 from feddual import aggregation
 from feddual.experiment.schema import Section
 from feddual.functional.layout import Layout
+from feddual.functional.network import Outputs
 
 Slots = dict[str, np.ndarray]
 
@@ -22,14 +23,6 @@ class ServerState:
 
     weights: np.ndarray
     slots: Slots = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """What a network says of a batch."""
-
-    logits: Any  # (batch, classes)
-    features: Any  # (batch, ...), the last layer's input
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from feddual.algorithms._base import ClientResult, ServerState, Slots
 from feddual.errors import UserError
 from feddual.experiment import config
 from feddual.experiment.config import Experiment
-from feddual.functional import rewrites as acceleration
+from feddual.functional.features import Progress
 from feddual.functional.layout import layer_norms, update
 from feddual.records import sinks
 from feddual.records.run_dir import Checkpoint, RunDir
@@ -79,7 +79,7 @@ def rounds(
     out: str | os.PathLike[str],
     resume: bool = False,
     extra_probes: Sequence[probes.Probe] = (),
-    progress: acceleration.Progress | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[RoundRecord]:
     """Run an experiment into a directory, yielding each round as it ends.
 
@@ -117,7 +117,7 @@ def rounds(
 
 
 def _rounds(
-    experiment: Experiment, run: RunDir, extra_probes: Sequence[probes.Probe], progress: acceleration.Progress | None
+    experiment: Experiment, run: RunDir, extra_probes: Sequence[probes.Probe], progress: Progress | None
 ) -> Iterator[RoundRecord]:
     training, total = experiment.training, experiment.training.rounds
     identity = worker_view(experiment)

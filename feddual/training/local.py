@@ -16,8 +16,8 @@ import numpy as np
 from feddual import seeding
 from feddual._lazy import tf
 from feddual.algorithms._base import Algorithm, Batch, ClientContext, ClientResult, Outputs, Slots, Trained
-from feddual.functional.forward import Forward
 from feddual.functional.layout import Entry, Layout, layer_norms, update
+from feddual.functional.network import Forward
 
 CHUNK = 150  # examples of a pass over all data that go through the network together: what the cache holds
 
