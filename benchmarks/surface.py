@@ -74,8 +74,8 @@ def lenet(side: int, turns: int, images: int) -> dict[str, Any]:
 
 def frozen_head(side: int, images: int, slow_points: int) -> dict[str, Any]:
     """A surface from cached features, against the whole network at `slow_points` points."""
-    from diagnostics.subject import Samples
-    from diagnostics.surfaces.measure import loss_surface
+    from diagnostics.landscape import loss_surface
+    from diagnostics.subject import Subject
     from diagnostics.surfaces.objective import Objective
 
     real = datasets.locate("cifar10") is not None
@@ -94,7 +94,7 @@ def frozen_head(side: int, images: int, slow_points: int) -> dict[str, Any]:
     say(f"features: {extraction:.1f} s (0 if cached)")
     started = time.perf_counter()
     surface = loss_surface(
-        Samples(network.model, features, y.astype(np.int32), features=True, facts={"source": "vgg16"}), grid=side
+        Subject(network.model, features, y.astype(np.int32), features=True, facts={"source": "vgg16"}), grid=side
     )
     fast = time.perf_counter() - started
     say(f"{side} x {side} from features: {fast:.1f} s")

@@ -18,7 +18,7 @@ SPLITS = ("train", "test")
 
 
 @dataclass(frozen=True)
-class Samples:
+class Subject:
     """A model and what it is evaluated on."""
 
     model: Any
@@ -43,7 +43,7 @@ def stratified_rows(labels: np.ndarray, images: int | None, seed: int = 0) -> np
     return np.argsort(order, kind="stable")[: len(labels) if images is None else images]
 
 
-def of_arrays(model: Any, x: Any, y: Any, images: int | None, seed: int) -> Samples:
+def of_arrays(model: Any, x: Any, y: Any, images: int | None, seed: int) -> Subject:
     """A subset of a user's own data."""
     if x is None or y is None:
         raise UserError("x, y: a Keras model needs data to be evaluated on, as arrays: loss_surface(model, x, y)")
@@ -56,12 +56,12 @@ def of_arrays(model: Any, x: Any, y: Any, images: int | None, seed: int) -> Samp
     else:
         labels = np.zeros(len(y), int)  # nothing to stratify by
     rows = stratified_rows(labels, images, seed)
-    return Samples(model, x[rows], y[rows], facts={"source": model.name, "split": "given", "seed": seed})
+    return Subject(model, x[rows], y[rows], facts={"source": model.name, "split": "given", "seed": seed})
 
 
 def of_run(
     run: Run, round_index: int | None = None, split: str = "train", images: int | None = 2000, seed: int = 0
-) -> Samples:
+) -> Subject:
     """A run's global model and a subset of its pooled training (or test) data."""
     if split not in SPLITS:
         raise UserError(f"split: {split!r} is unknown; allowed: {', '.join(SPLITS)}")
@@ -87,7 +87,7 @@ def of_run(
         "rows": fingerprint(rows.astype(np.int64)),
     }
     x, y = found.inputs(split, rows), labels[rows].astype(np.int32)
-    return Samples(network.model, x, y, features, facts, originals=originals)
+    return Subject(network.model, x, y, features, facts, originals=originals)
 
 
 def _check_images(images: int | None) -> None:
@@ -95,9 +95,9 @@ def _check_images(images: int | None) -> None:
         raise UserError(f"images: must be at least 1 (or None for all), got {images}")
 
 
-def resolve(source: Any, x: Any, y: Any, round_index: int | None, split: str, images: int | None, seed: int) -> Samples:
+def resolve(source: Any, x: Any, y: Any, round_index: int | None, split: str, images: int | None, seed: int) -> Subject:
     """Model and samples of what a user gave: a run, its folder, or a Keras model with data."""
-    if isinstance(source, Samples):
+    if isinstance(source, Subject):
         return source
     if isinstance(source, (str, Path)):
         source = Run(source)

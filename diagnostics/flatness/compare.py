@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from diagnostics.flatness import matching
+from diagnostics.landscape import loss_lines, loss_surface
 from diagnostics.statistics import hierarchical
 from diagnostics.surfaces.directions import Norm
-from diagnostics.surfaces.measure import loss_lines, loss_surface
 from diagnostics.surfaces.objective import BatchNorm, Loss
 from diagnostics.surfaces.results import Lines, Surface
 from feddual.errors import UserError

@@ -27,7 +27,7 @@ def cases(
     split: str,
     seed: int,
     evaluation: Mapping[str, Any],
-) -> list[tuple[str, str, int, samples.Samples]]:
+) -> list[tuple[str, str, int, samples.Subject]]:
     """(match, model, place of the seed, samples) of all that is measured; `evaluation` is what the loss is."""
     everything = [item for group in groups.values() for item in group]
     if not all(isinstance(item, (str, Path, Run)) for item in everything):
@@ -56,9 +56,9 @@ def cases(
     return found
 
 
-def _shared(several: dict[Any, samples.Samples]) -> dict[Any, samples.Samples]:
+def _shared(several: dict[Any, samples.Subject]) -> dict[Any, samples.Subject]:
     """The same samples with one model where architectures and frozen weights agree: compiled once for all."""
-    first: dict[str, samples.Samples] = {}
+    first: dict[str, samples.Subject] = {}
     for key, one in several.items():
         what = fingerprint(one.x, one.y, *map(np.asarray, frozen_weights(one.model)))
         shared = first.setdefault(json.dumps([what, Layout.of_model(one.model).to_list()]), one)
@@ -76,7 +76,7 @@ def _same_round(runs: Mapping[Any, Run]) -> dict[Any, int]:
 
 
 def _same_loss(
-    runs: Mapping[Any, Run], base: Mapping[Any, samples.Samples], evaluation: Mapping[str, Any]
+    runs: Mapping[Any, Run], base: Mapping[Any, samples.Subject], evaluation: Mapping[str, Any]
 ) -> dict[Any, int]:
     """Of each run the kept checkpoint whose loss is nearest to the largest of the last ones."""
     from diagnostics.surfaces.objective import Objective

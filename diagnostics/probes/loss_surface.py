@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from diagnostics.subject import Samples, stratified_rows
+from diagnostics.subject import Subject, stratified_rows
 from feddual.errors import UserError
 from feddual.functional.layout import fingerprint
 from feddual.probes import Probe
@@ -57,7 +57,7 @@ class LossSurfaceProbe(Probe):
 
     def record(self, host: Any, measured: Mapping[int, dict[str, Any]], acc: Any) -> None:
         """Compute and write one surface."""
-        from diagnostics.surfaces.measure import loss_surface
+        from diagnostics.landscape import loss_surface
 
         bench, federation = host.bench, host.bench.federation
         rows = stratified_rows(federation.dataset.y_train, self.images, self.seed)
@@ -73,10 +73,10 @@ class LossSurfaceProbe(Probe):
             "rows": fingerprint(rows.astype(np.int64)),
         }
         on_features = federation.train_features is not None
-        samples = Samples(bench.network.model, x, y, on_features, facts, host.weights)
+        samples = Subject(bench.network.model, x, y, on_features, facts, host.weights)
         folder = self._folder(host) / f"round-{host.round_index:05d}"
         try:
-            loss_surface(samples, grid=self.grid, range=self.range, seed=self.seed, out=folder, progress=False)
+            loss_surface(samples, grid=self.grid, extent=self.range, seed=self.seed, out=folder, progress=False)
         except UserError as error:  # a diverged model has no surface; training goes on
             import warnings
 

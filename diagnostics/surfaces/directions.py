@@ -6,7 +6,7 @@ is depends on the layer; the table is here, and `register_filter_axes` adds to i
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -229,6 +229,31 @@ def scaled(noise: np.ndarray, weights: np.ndarray, axes: Axes, norm: Norm) -> np
     where = axes if norm == "filter" else tuple(range(noise.ndim))
     norms = [np.sqrt(np.square(value, dtype=np.float64).sum(axis=where, keepdims=True)) for value in (weights, noise)]
     return noise * (norms[0] / (norms[1] + TINY))
+
+
+def usable(directions: Sequence[Direction] | Direction, space: Space, number: int | None) -> list[Direction]:
+    """A user's directions, if so many lines (any number for None), or a plane of two, can be made of them."""
+    given = [directions] if isinstance(directions, Direction) else list(directions)
+    others = [type(one).__name__ for one in given if not isinstance(one, Direction)]
+    if others:
+        raise UserError(
+            f"directions: expected those that diagnostics.Space makes, got {others[0]}; a vector of your own: "
+            "diagnostics.Direction(vector, name)"
+        )
+    if not given or (number is not None and len(given) != number):
+        raise UserError(f"directions: expected {number or 'at least one'}, got {len(given)}")
+    found = [replace(one, vector=space.checked(one.vector)) for one in given]
+    hashes = [one.sha256 for one in found]
+    for place, one in enumerate(found):
+        if not np.isfinite(one.vector).all():
+            raise UserError(f"directions: {one.name!r} holds values that are not finite")
+        if not one.vector.any():
+            raise UserError(f"directions: {one.name!r} is zero everywhere, so it leads nowhere")
+        if hashes[place] in hashes[:place]:
+            raise UserError(f"directions: {one.name!r} is given twice")
+    if number == 2 and abs(cosine(*found)) > 1 - 1e-9:
+        raise UserError("directions: the two are parallel: there is no plane along them")
+    return found
 
 
 def cosine(one: Direction, two: Direction) -> float:

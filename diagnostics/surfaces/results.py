@@ -35,10 +35,11 @@ class Measured:
         with folder.locked():
             if folder.check(self.meta["identity"]) and (load(folder.path).computed & ~self.computed).any():
                 raise UserError(f"{path}: holds points that are not computed here; nothing was changed")
-            folder.finish(self.meta, self._arrays())
+            folder.finish(self.meta, self.arrays())
         return folder.path
 
-    def _arrays(self) -> dict[str, np.ndarray]:
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What is kept in a file."""
         return {"alphas": self.alphas} | {name: getattr(self, name) for name in FIELDS}
 
     @property
@@ -60,8 +61,8 @@ class Surface(Measured):
 
     betas: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
-    def _arrays(self) -> dict[str, np.ndarray]:
-        return super()._arrays() | {"betas": self.betas}
+    def arrays(self) -> dict[str, np.ndarray]:
+        return super().arrays() | {"betas": self.betas}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Surface":

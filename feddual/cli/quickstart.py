@@ -163,7 +163,7 @@ class SurfaceTask:
 
 def measure(task: SurfaceTask) -> str | None:
     """Executor function: compute, or go on with, one surface; the error's text if it cannot be."""
-    from diagnostics.surfaces.measure import loss_surface
+    from diagnostics.landscape import loss_surface
     from feddual import devices
 
     devices.configure()
