@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from diagnostics.surfaces.objective import FEW, checked_arrays
 from feddual import seeding, setting
 from feddual.api import Run
 from feddual.data import datasets
@@ -15,6 +14,7 @@ from feddual.functional.layout import fingerprint
 from feddual.records.run_dir import RunDir
 
 SPLITS = ("train", "test")
+FEW = 4  # samples by which copies and features are compared with the model itself
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,28 @@ def of_arrays(model: Any, x: Any, y: Any, images: int | None, seed: int) -> Subj
         labels = np.zeros(len(y), int)  # nothing to stratify by
     rows = stratified_rows(labels, images, seed)
     return Subject(model, x[rows], y[rows], facts={"source": model.name, "split": "given", "seed": seed})
+
+
+def checked_arrays(x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets as arrays, if they can be."""
+    found = []
+    for name, value in (("x", x), ("y", y)):
+        try:
+            array = np.asarray(value)
+        except ValueError:  # rows of different lengths
+            array = np.empty((), object)
+        if array.ndim == 0 or array.dtype == object:
+            raise UserError(
+                f"{name}: expected an array with one row per sample, got {type(value).__name__}; a data set must be "
+                "collected into arrays first"
+            )
+        found.append(array)
+    x, y = found
+    if y.dtype.kind in "SU":
+        raise UserError("y: expected numbers, got text; np.unique(y, return_inverse=True)[1] makes integer labels")
+    if len(x) == 0 or len(x) != len(y):
+        raise UserError(f"x, y: expected as many inputs as targets and at least one, got {x.shape} and {y.shape}")
+    return x, y
 
 
 def of_run(

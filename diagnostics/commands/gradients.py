@@ -84,7 +84,7 @@ def _print(table: Table, rows: list[list[str]]) -> None:
 def _frames(path: Path, offline: bool) -> dict[int, "object"]:
     """The recorded tables by seed."""
     import feddual
-    from diagnostics.gradients.definitions import replay as replays
+    from diagnostics.gradients import replay as replays
     from feddual.records.run_dir import RunDir
 
     folders = [path] if RunDir(path).exists else sorted(child for child in path.glob("*") if RunDir(child).exists)

@@ -214,7 +214,7 @@ class Fast:
 
     def _linear_parts(self) -> Any:
         """The function to the first layer before its activation, at the centre's weights and at each direction's."""
-        kernel, bias = (self._entries.get(id(v)) for v in (self._first.kernel, self._first.bias))
+        kernel, bias = self._entries[id(self._first.kernel)], self._entries.get(id(self._first.bias))
         size = self._objective.batch_size
 
         def linear(x: Any, vector: Any) -> Any:

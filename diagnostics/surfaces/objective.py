@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from diagnostics.subject import FEW, checked_arrays
 from diagnostics.surfaces.losses import Loss, loss_hash, loss_name, resolve_loss
 from feddual._lazy import keras, tf
 from feddual.errors import UserError
@@ -23,7 +24,6 @@ from feddual.functional.graphs import compiled, in_batches
 from feddual.functional.layout import fingerprint, read
 
 BatchNorm = Literal["frozen", "recalibrate", "interpolate"]
-FEW = 4  # samples by which a frozen prefix is checked
 CLASSES_AT_MOST = 1000  # beyond, no loss per class is kept
 COLUMNS = 3  # of a point's sums: loss, squared loss, right answers; then the loss of each class
 
@@ -330,28 +330,6 @@ def measures(sums: np.ndarray, count: int | np.ndarray, class_counts: Callable[[
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
-
-
-def checked_arrays(x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets as arrays, if they can be."""
-    found = []
-    for name, value in (("x", x), ("y", y)):
-        try:
-            array = np.asarray(value)
-        except ValueError:  # rows of different lengths
-            array = np.empty((), object)
-        if array.ndim == 0 or array.dtype == object:
-            raise UserError(
-                f"{name}: expected an array with one row per sample, got {type(value).__name__}; a data set must be "
-                "collected into arrays first"
-            )
-        found.append(array)
-    x, y = found
-    if y.dtype.kind in "SU":
-        raise UserError("y: expected numbers, got text; np.unique(y, return_inverse=True)[1] makes integer labels")
-    if len(x) == 0 or len(x) != len(y):
-        raise UserError(f"x, y: expected as many inputs as targets and at least one, got {x.shape} and {y.shape}")
-    return x, y
 
 
 def _per_sample(values: Any) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from feddual import aggregation
 from feddual.experiment.schema import Section
 from feddual.functional.layout import Layout
-from feddual.functional.network import Outputs
+from feddual.functional.network import Outputs as Outputs
 
 Slots = dict[str, np.ndarray]
 

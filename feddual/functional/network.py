@@ -116,6 +116,7 @@ class Network:
         self.model, self.preprocess = model, preprocess
         # Images to features through the leading frozen layers, None if there are none with weights; and what comes
         # after them, to penultimate activations and logits.
+        self.prefix: Any
         self.prefix, self.trained = cut.split(model)
         self.layout = Layout.of_model(model)
         self.entries = {id(v): e for v, e in zip(variables_of(model), self.layout.entries, strict=True)}
