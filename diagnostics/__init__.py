@@ -11,7 +11,6 @@ _HOMES = {
     "Space": "diagnostics.surfaces.directions",
     "Direction": "diagnostics.surfaces.directions",
     "register_filter_axes": "diagnostics.surfaces.directions",
-    "Objective": "diagnostics.surfaces.objective",
     "Surface": "diagnostics.surfaces.results",
     "Lines": "diagnostics.surfaces.results",
     "Landscape": "diagnostics.landscape",

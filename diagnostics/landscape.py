@@ -43,12 +43,10 @@ class Landscape:
         UserError: For input that cannot be used.
 
     Example:
-        >>> import keras, numpy as np
-        >>> rng = np.random.default_rng(0)
-        >>> x, y = rng.normal(size=(60, 4)).astype("float32"), rng.integers(0, 3, 60)
-        >>> keras.utils.set_random_seed(0)
+        >>> import diagnostics, keras
         >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
-        >>> landscape = Landscape(model, x, y)
+        >>> x, y = keras.random.normal((60, 4)).numpy(), [0, 1, 2] * 20
+        >>> landscape = diagnostics.Landscape(model, x, y)
         >>> landscape.surface(grid=5, progress=False).loss.shape
         (5, 5)
         >>> landscape.lines(count=3, grid=5, progress=False).loss.shape
@@ -230,6 +228,16 @@ def loss_surface(
 
     Returns:
         The surface.
+
+    Example:
+        >>> import diagnostics, keras
+        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+        >>> x, y = keras.random.normal((60, 4)).numpy(), [0, 1, 2] * 20
+        >>> surface = diagnostics.loss_surface(model, x, y, grid=5, extent=0.5, progress=False)
+        >>> surface.alphas
+        array([-0.5 , -0.25,  0.  ,  0.25,  0.5 ])
+        >>> bool(surface.loss[surface.centre] == surface.loss[2, 2])
+        True
     """
     about, how = _parted(more, Landscape.surface)
     landscape = Landscape(source, x, y, images=images, **about)
@@ -261,6 +269,13 @@ def loss_lines(
 
     Returns:
         The lines.
+
+    Example:
+        >>> import diagnostics, keras
+        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+        >>> x, y = keras.random.normal((60, 4)).numpy(), [0, 1, 2] * 20
+        >>> diagnostics.loss_lines(model, x, y, count=4, grid=3, progress=False)
+        Lines(4 directions x 3 points)
     """
     about, how = _parted(more, Landscape.lines)
     return Landscape(source, x, y, images=images, **about).lines(count=count, out=out, progress=progress, **how)

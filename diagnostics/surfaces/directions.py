@@ -115,10 +115,22 @@ class Direction:
 
 
 class Space:
-    """A model's weights as a vector, with the layer behind each entry: where directions are made."""
+    """A model's weights as a vector, with the layer behind each entry: where directions are made.
+
+    Args:
+        model: A built Keras model.
+
+    Example:
+        >>> import diagnostics, keras
+        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+        >>> space = diagnostics.Space(model)
+        >>> space.random(seed=0, index=1).name
+        'random filter-normalised, seed 0, index 1'
+        >>> space.between(space.weights, 0 * space.weights, "to zero").vector.shape
+        (15,)
+    """
 
     def __init__(self, model: Any):
-        """Args: model, a built Keras model."""
         self.layout = Layout.of_model(model)
         self.weights = read(model)
         owned = owners(model)
@@ -147,6 +159,9 @@ class Space:
             weights: Those to take the norms of; the model's own by default.
             layers: Move these only; all by default.
             include: `bias`, `norm` (normalisation layers), to move those too.
+
+        Returns:
+            The direction; its name says how it was made.
         """
         if norm not in get_args(Norm):
             raise UserError(f"norm: {norm!r} is unknown; allowed: {', '.join(get_args(Norm))}")
@@ -174,14 +189,32 @@ class Space:
     def between(
         self, start: np.ndarray, end: np.ndarray, name: str = "from the first model to the second"
     ) -> Direction:
-        """The direction whose step of 1 leads from one model's weights to another's."""
+        """The direction whose step of 1 leads from one model's weights to another's.
+
+        Args:
+            start: Weights, a vector in the layout of the model.
+            end: Others.
+            name: For captions.
+
+        Returns:
+            The direction.
+        """
         difference = self.checked(end).astype(np.float64) - self.checked(start)
         if not difference.any():
             raise UserError("the two models have the same weights: there is no direction between them")
         return Direction(difference.astype(np.float32), name)
 
     def plane(self, first: np.ndarray, second: np.ndarray, third: np.ndarray) -> tuple[Direction, Direction]:
-        """The plane through three models: the first lies at (0, 0), the second at (1, 0), the third at (0, 1)."""
+        """The plane through three models: the first lies at (0, 0), the second at (1, 0), the third at (0, 1).
+
+        Args:
+            first: Weights, a vector in the layout of the model.
+            second: Others.
+            third: Others.
+
+        Returns:
+            Two directions.
+        """
         one = self.between(first, second, "from the first model to the second")
         two = self.between(first, third, "from the first model to the third")
         if abs(cosine(one, two)) > 1 - 1e-9:
@@ -189,7 +222,14 @@ class Space:
         return one, two
 
     def checked(self, weights: np.ndarray) -> np.ndarray:
-        """These weights, if they can be the model's."""
+        """These weights, if they can be the model's.
+
+        Args:
+            weights: A vector.
+
+        Returns:
+            The same in float32.
+        """
         if np.shape(weights) != (self.layout.size,):
             raise UserError(
                 f"weights: the model holds {self.layout.size} values, these are of shape {np.shape(weights)}; "

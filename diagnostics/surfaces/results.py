@@ -29,7 +29,14 @@ class Measured:
     meta: dict[str, Any] = field(repr=False)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write to a folder: new, or one that holds the same measurement and no point that this one lacks."""
+        """Write to a folder: new, or one that holds the same measurement and no point that this one lacks.
+
+        Args:
+            path: The folder.
+
+        Returns:
+            The folder.
+        """
         folder = store.Folder(Path(path))
         folder.check(self.meta["identity"])  # a folder of something else is not even locked
         with folder.locked():
@@ -66,7 +73,14 @@ class Surface(Measured):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Surface":
-        """A surface from its folder, finished or not."""
+        """A surface from its folder, finished or not.
+
+        Args:
+            path: The folder.
+
+        Returns:
+            What was measured so far.
+        """
         loaded = load(path)
         if not isinstance(loaded, Surface):
             raise UserError(f"{path}: holds lines, not a surface; use Lines.load")
@@ -93,13 +107,27 @@ class Surface(Measured):
         return Surface(self.alphas[where[1][0]], **arrays, meta=self.meta, betas=self.betas[where[0][:, 0]])
 
     def plot(self, **options: Any) -> Any:
-        """A contour picture (matplotlib); `kind="heatmap"` for cells."""
+        """A contour picture.
+
+        Args:
+            **options: `kind="heatmap"` for cells; `cap`, the largest loss to draw; `name`, for the title.
+
+        Returns:
+            A matplotlib figure.
+        """
         from figures.charts import surfaces
 
         return surfaces.plot(self, **options)
 
     def plot3d(self, **options: Any) -> Any:
-        """An interactive 3-D picture (plotly); `backend="matplotlib"` for paper."""
+        """A picture in three dimensions.
+
+        Args:
+            **options: `backend="matplotlib"` for paper; `cap`, the largest loss to draw; `name`, for the title.
+
+        Returns:
+            A plotly figure to turn, or a matplotlib one.
+        """
         from figures.charts import surfaces
 
         return surfaces.plot3d(self, **options)
@@ -122,14 +150,28 @@ class Lines(Measured):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Lines":
-        """Lines from their folder, finished or not."""
+        """Lines from their folder, finished or not.
+
+        Args:
+            path: The folder.
+
+        Returns:
+            What was measured so far.
+        """
         loaded = load(path)
         if not isinstance(loaded, Lines):
             raise UserError(f"{path}: holds a surface, not lines; use Surface.load")
         return loaded
 
     def plot(self, **options: Any) -> Any:
-        """Mean, median and the band of 10 to 90 % over directions (matplotlib)."""
+        """Mean, median and the band of 10 to 90 % over directions.
+
+        Args:
+            **options: `cap`, the largest loss to draw; `single=False` leaves the single directions out.
+
+        Returns:
+            A matplotlib figure.
+        """
         from figures.charts.lines import plot_lines
 
         return plot_lines(self, **options)
