@@ -16,14 +16,13 @@ from diagnostics.gradients import definitions as gradients
 from diagnostics.gradients.definitions import Groups
 from feddual.errors import UserError
 from feddual.functional.layout import fingerprint
-from feddual.probes import Probe, Schedule
+from feddual.probes import LOG, ClientView, Probe, RoundView, Schedule
 from feddual.records.run_dir import RunDir
 from feddual.seeding import seed as derived_seed
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LOG = "rounds"  # rounds.jsonl
 COMMON = 128  # inputs on which the layers of two clients' models are compared
 SCHEDULED = ("client_at_global", "global", "dissimilarity", "local_end", "published", "cosine", "server",
              "client_at_global_unbiased", "noise_scale")  # fmt: skip
@@ -77,22 +76,22 @@ class GradientNormProbe(Probe):
 
     # --- at the client
 
-    def client_measure(self, ctx: Any) -> dict[str, Any]:
-        groups = Groups(ctx.bench.network.layout, self.split)
-        trained, steps = ctx.trained, max(ctx.trained.steps, 1)
-        drift = groups.norms(trained.weights.astype(np.float64) - ctx.task.weights)
+    def client_measure(self, view: ClientView) -> dict[str, Any]:
+        groups = Groups(view.layout, self.split)
+        trained, steps = view.trained, max(view.trained.steps, 1)
+        drift = groups.norms(trained.weights.astype(np.float64) - view.global_weights)
         found: dict[str, Any] = {
             "drift": drift,
-            "drift_per_step": drift / (ctx.bench.experiment.training.learning_rate * steps),
+            "drift_per_step": drift / (view.learning_rate * steps),
             "minibatch": np.sqrt(groups.of_steps(trained.square_sums) / steps),
         }
-        if self.scheduled is None or not self.scheduled.due(ctx.task.round_index, ctx.task.num_rounds):
+        if self.scheduled is None or not self.scheduled.due(view.round_index, view.num_rounds):
             return found
-        rows = self.probe_set(ctx.task.client_id, len(ctx.y))
+        rows = self.probe_set(view.client_id, len(view.y))
         if self.definitions & AT_GLOBAL:
             halves = rows[: len(rows) // 2], rows[len(rows) // 2 :]
-            second = ctx.gradient(ctx.task.weights, halves[1]).astype(np.float64)
-            first = ctx.gradient(ctx.task.weights, halves[0]).astype(np.float64) if len(halves[0]) else None
+            second = view.gradient(view.global_weights, halves[1]).astype(np.float64)
+            first = view.gradient(view.global_weights, halves[0]).astype(np.float64) if len(halves[0]) else None
             mean = second if first is None else (first * len(halves[0]) + second * len(halves[1])) / len(rows)
             found |= {"client_at_global": groups.norms(mean), "gradient": mean.astype(np.float32)}
             if first is not None:
@@ -103,12 +102,11 @@ class GradientNormProbe(Probe):
         if self.definitions & AT_LOCAL:
             found["local_weights"] = groups.norms(trained.weights)
         if "local_end" in self.definitions:
-            found["local_end"] = groups.norms(ctx.gradient(trained.weights, rows))
+            found["local_end"] = groups.norms(view.gradient(trained.weights, rows))
         if "published" in self.definitions:
-            found["published"] = len(ctx.y) * groups.norms(ctx.gradient(trained.weights))
+            found["published"] = len(view.y) * groups.norms(view.gradient(trained.weights))
         if "cka" in self.definitions:
-            inputs, _ = _common_inputs(ctx.bench, COMMON)
-            outputs = ctx.bench.activations(trained.weights, inputs)
+            outputs = view.activations(trained.weights, view.test(COMMON)[0])
             found["grams"] = {layer: gradients.gram(value).astype(np.float32) for layer, value in outputs.items()}
         return found
 
@@ -133,11 +131,10 @@ class GradientNormProbe(Probe):
             acc["grams"].append(measured.pop("grams"))
         return acc
 
-    def start(self, host: Any) -> None:
-        self._folder = host.path
-        groups = Groups(host.bench.network.layout, self.split)
-        sizes = host.bench.federation.partition.sizes
-        subsets = fingerprint(*(self.probe_set(client, size) for client, size in enumerate(sizes)))
+    def start(self, view: RoundView) -> None:
+        self._folder = view.folder
+        groups = Groups(view.layout, self.split)
+        subsets = fingerprint(*(self.probe_set(client, size) for client, size in enumerate(view.sizes)))
         facts = {
             "layers": groups.names,
             "sizes": groups.sizes.tolist(),
@@ -145,21 +142,20 @@ class GradientNormProbe(Probe):
             "definitions": sorted(self.definitions),
             "probe_sets": subsets,
         }
-        folder = RunDir(host.path)
-        folder.write_json("facts.json", facts)
-        folder.cut_back(host.round_index, [LOG])
+        RunDir(view.folder).write_json("facts.json", facts)
+        view.cut_back()
 
-    def record(self, host: Any, measured: Mapping[int, dict[str, Any]], acc: Any) -> None:
-        groups = Groups(host.bench.network.layout, self.split)
+    def record(self, view: RoundView, measured: Mapping[int, dict[str, Any]], acc: Any) -> None:
+        groups = Groups(view.layout, self.split)
         clients = sorted(measured)
         names = [name for name in gradients.DEFINITIONS if any(name in measured[client] for client in clients)]
         blank = np.full(len(groups.names), np.nan)
         row: dict[str, Any] = {
-            "round": host.round_index,
+            "round": view.round_index,
             "clients": clients,
-            "weights": _short(groups.norms(host.previous)),
+            "weights": _short(groups.norms(view.previous)),
             "by_client": {name: _short([measured[c].get(name, blank) for c in clients]) for name in names},
-            "of_all": {name: _short(value) for name, value in self._of_all(host, groups, measured, acc).items()},
+            "of_all": {name: _short(value) for name, value in self._of_all(view, groups, measured, acc).items()},
         }
         if any("local_weights" in measured[client] for client in clients):
             row["local_weights"] = _short([measured[client].get("local_weights", blank) for client in clients])
@@ -170,15 +166,15 @@ class GradientNormProbe(Probe):
             row["cka"] = {
                 layer: round(value, 6) for layer, value in _mean_cka(acc["grams"]).items() if layer in groups.names
             }
-        RunDir(host.path).append(LOG, [row])
+        view.append([row])
         if self.tensorboard:
-            _to_tensorboard(host, groups.names, row)
+            _to_tensorboard(view, groups.names, row)
         if self.live:
             from figures.charts import live
 
-            live.show(host.path, self.read(host.path))
+            live.show(view.folder, self.read(view.folder))
 
-    def _of_all(self, host: Any, groups: Groups, measured: Mapping[int, Any], acc: Any) -> dict[str, np.ndarray]:
+    def _of_all(self, view: RoundView, groups: Groups, measured: Mapping[int, Any], acc: Any) -> dict[str, np.ndarray]:
         if not acc:
             return {}
         shares = np.array(acc["shares"]) / np.sum(acc["shares"])
@@ -193,8 +189,7 @@ class GradientNormProbe(Probe):
             found["global"] = groups.norms(mean)
             found["dissimilarity"] = gradients.dissimilarity(shares, norms**2, groups.squares(mean))
         if "server" in self.definitions and self.scheduled is not None and acc["gradients"]:
-            inputs, labels = _common_inputs(host.bench, self.server_samples)
-            found["server"] = groups.norms(host.bench.gradient(host.previous, inputs, labels))
+            found["server"] = groups.norms(view.gradient(view.previous, *view.test(self.server_samples)))
         return {name: value for name, value in found.items() if name in self.definitions | {*gradients.BYPRODUCTS}}
 
     def _cosines(self, groups: Groups, acc: Any) -> list[np.ndarray]:
@@ -226,18 +221,6 @@ class GradientNormProbe(Probe):
         if facts is None:
             raise UserError(f"{folder}: no gradient norms recorded here")
         return _tidy(facts, RunDir(folder).rows(LOG), normalisations)
-
-
-PROBE = GradientNormProbe
-
-
-def _common_inputs(bench: Any, count: int) -> tuple[Any, np.ndarray]:
-    """The first so many of the server's test examples, in an order drawn once."""
-    from feddual._lazy import tf
-
-    test = bench.evaluator
-    rows = np.random.default_rng(0).permutation(len(test.labels))[:count]
-    return tf.gather(test.inputs, rows), test.labels[rows]
 
 
 def _mean_cka(grams: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
@@ -285,10 +268,10 @@ def _tidy(facts: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], normalisa
     return frame.astype({"client": "Int64"})
 
 
-def _to_tensorboard(host: Any, layers: Sequence[str], row: Mapping[str, Any]) -> None:
+def _to_tensorboard(view: RoundView, layers: Sequence[str], row: Mapping[str, Any]) -> None:
     from feddual._lazy import tf
 
-    writer = tf.summary.create_file_writer(str(host.path.parents[1] / "events" / "gradient-norms"))
+    writer = tf.summary.create_file_writer(str(view.run_folder / "events" / "gradient-norms"))
     with writer.as_default(step=row["round"]):
         for name, values in row["by_client"].items():
             for layer, column in zip(layers, np.asarray(values, float).T, strict=True):

@@ -26,8 +26,8 @@ from diagnostics.surfaces.losses import Loss
 from diagnostics.surfaces.objective import BatchNorm, Objective
 from diagnostics.surfaces.results import Lines, Plan, Surface, load
 from diagnostics.surfaces.sweep import Problem, Sweep
-from feddual import executors
 from feddual.errors import UserError
+from feddual.experiment import plugins
 from feddual.functional.layout import fingerprint
 from feddual.records import measurements as store
 
@@ -237,8 +237,7 @@ class _Measuring:
             raise UserError("the model has weights that are not finite. Has training diverged?")
         if workers < 1:
             raise UserError(f"workers: must be at least 1, got {workers}")
-        if executor not in executors.names():
-            raise UserError(f"executor: {executor!r} is unknown; allowed: {', '.join(executors.names())}")
+        plugins.find("executors", executor, "executor")
         if workers > 1:
             _check_importable(self.samples.model, self.settings["loss"])
         objective = self.objective

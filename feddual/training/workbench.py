@@ -9,7 +9,7 @@ import numpy as np
 
 from feddual import algorithms, devices, models, seeding
 from feddual._lazy import keras, tf
-from feddual.algorithms._base import Algorithm, ClientResult, Trained
+from feddual.algorithms._base import Algorithm, ClientResult
 from feddual.data import datasets, partition
 from feddual.data.federation import Federation
 from feddual.errors import UserError
@@ -18,6 +18,7 @@ from feddual.functional import rewrites as acceleration
 from feddual.functional.forward import Forward
 from feddual.functional.layout import read
 from feddual.models import Network
+from feddual.probes import ClientView
 from feddual.training.evaluation import Evaluator
 from feddual.training.local import ClientTask, LocalTraining
 
@@ -99,25 +100,12 @@ class Workbench:
         return read(self.network.model)
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What a probe's client half may look at."""
-
-    bench: Workbench
-    task: ClientTask
-    trained: Trained
-    x: Any
-    y: np.ndarray
-
-    def gradient(self, weights: np.ndarray, rows: Any = None) -> np.ndarray:
-        """The gradient of the mean cross-entropy over the client's data, or some rows of it, without dropout."""
-        x, y = (self.x, self.y) if rows is None else (tf.gather(self.x, rows), self.y[rows])
-        return self.bench.gradient(weights, x, y)
-
-
 def workbench(experiment: str, progress: acceleration.Progress | None = None) -> Workbench:
-    """The workbench of an experiment (as JSON), from this process's cache or built now."""
-    return _workbenches(experiment, _Uncompared(progress))
+    """The workbench of an experiment (as JSON), from this process's cache or built now.
+
+    A model, algorithm, ... that was edited and run again in a notebook is another one, and so is its workbench.
+    """
+    return _workbenches(experiment, config.found_by(json.loads(experiment)), _Uncompared(progress))
 
 
 def forget() -> None:
@@ -139,7 +127,7 @@ class _Uncompared:
 
 
 @lru_cache(maxsize=4)
-def _workbenches(experiment_json: str, progress: _Uncompared) -> Workbench:
+def _workbenches(experiment_json: str, found: tuple[Any, ...], progress: _Uncompared) -> Workbench:
     experiment = config.resolve(json.loads(experiment_json))
     runtime = experiment.runtime
     device = devices.configure(runtime.threads, runtime.device)
@@ -187,8 +175,10 @@ def train_client(task: ClientTask) -> ClientResult:
     bench = workbench(task.experiment)
     x, y = bench.client(task.client_id)
     result, trained = bench.training.train(task, x, y, bench.experiment.seed)
-    measured = {probe.name: probe.client_measure(Measured(bench, task, trained, x, y)) for probe in task.probes}
-    return replace(result, probes=measured)
+    view = ClientView(
+        bench, bench.experiment, task.round_index, task.num_rounds, task.client_id, task.weights, trained, x, y
+    )
+    return replace(result, probes={probe.name: probe.client_measure(view) for probe in task.probes})
 
 
 @dataclass(frozen=True)
