@@ -223,6 +223,9 @@ class GradientNormProbe(Probe):
         return _tidy(facts, RunDir(folder).rows(LOG), normalisations)
 
 
+PROBE = GradientNormProbe
+
+
 def _mean_cka(grams: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
     """Of Gram matrices of norm one: the mean inner product of two different ones is (||sum||^2 - K) / (K (K - 1))."""
     count = len(grams)

@@ -84,3 +84,6 @@ class LossSurfaceProbe(Probe):
 
     def _folder(self, view: RoundView) -> Path:
         return view.run_folder / "surfaces"
+
+
+PROBE = LossSurfaceProbe

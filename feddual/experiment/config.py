@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
@@ -178,8 +177,8 @@ def section_class(section: str, values: Mapping[str, Any]) -> type[BaseModel]:
 
 
 def preset_names() -> list[str]:
-    folder = resources.files("feddual.experiment") / "presets"
-    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+    """The shipped experiments."""
+    return list(plugins.shelf("experiments"))
 
 
 def resolve(source: Source, overrides: Mapping[str, Any] | None = None) -> Experiment:
@@ -230,13 +229,14 @@ def load(source: Source) -> dict[str, Any]:
         return source.to_dict()
     if isinstance(source, Mapping):
         return copy.deepcopy(dict(source))
-    if str(source) in preset_names():
-        text = (resources.files("feddual.experiment") / "presets" / f"{source}.yaml").read_text(encoding="utf-8")
+    shipped = plugins.shelf("experiments")
+    if str(source) in shipped:
+        text = shipped[str(source)].read_text(encoding="utf-8")
     else:
         path = Path(source)
         if path.suffix not in (".yaml", ".yml"):
             raise UserError(
-                f"experiment {str(source)!r} is unknown; {plugins.allowed(str(source), preset_names())}, or a "
+                f"experiment {str(source)!r} is unknown; {plugins.allowed(str(source), shipped)}, or a "
                 ".yaml file (feddual init > mine.yaml makes one)"
             )
         try:

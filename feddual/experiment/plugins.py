@@ -7,7 +7,6 @@ this room needs no other.
 """
 
 import ast
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -16,11 +15,13 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from feddual.errors import UserError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 @dataclass(frozen=True)
@@ -42,16 +43,26 @@ KINDS = {
     "definitions": Kind(
         "gradient-norm definition",
         ("diagnostics.gradients.definitions",),
-        base="diagnostics.gradients.definitions:Definition",
+        attribute="DEFINITION",
+        base="diagnostics.gradients.contract:Definition",
     ),
     "executors": Kind("executor", ("feddual.executors",), attribute="create"),
     "figures": Kind("figure", ("figures.general", "figures.paper"), attribute="draw"),
     "models": Kind("model", ("feddual.models:MODELS",)),
     "partitions": Kind("partition", ("feddual.data.partition:PARTITIONS",)),
-    "probes": Kind("probe", ("diagnostics.probes",), base="feddual.probes:Probe", dashed=True),
+    "probes": Kind("probe", ("diagnostics.probes",), attribute="PROBE", base="feddual.probes:Probe", dashed=True),
     "sections": Kind("report section", ("figures.report:SECTIONS",)),
     "sinks": Kind("sink", ("feddual.records.sinks:SINKS",)),
 }
+
+
+_ROOT = Path(__file__).parents[1]
+SHELVES = {"experiments": _ROOT / "experiment" / "presets", "studies": _ROOT / "studies"}
+
+
+def shelf(name: str) -> dict[str, Path]:
+    """The shipped experiments or studies: names to YAML files, which begin with a comment that says what they are."""
+    return {path.stem: path for path in sorted(SHELVES[name].glob("*.yaml"))}
 
 
 def names(kind: str) -> tuple[str, ...]:
@@ -94,7 +105,9 @@ def known(kind: str, name: str) -> str:
 
 
 def describe(kind: str) -> list[tuple[str, str]]:
-    """Each name, and the first line of what is said of it; files are read, not imported."""
+    """Each name of a kind or a shelf, and the first line of what is said of it; files are read, not imported."""
+    if kind in SHELVES:
+        return [(name, path.read_text("utf-8").split("\n")[0].strip("# ")) for name, path in shelf(kind).items()]
     rows: list[tuple[str, str | None]] = []
     for home in KINDS[kind].homes:
         for name, place in _in(home, kind).items():
@@ -104,10 +117,12 @@ def describe(kind: str) -> list[tuple[str, str]]:
     return [(name, (text or "").split("\n")[0]) for name, text in rows]
 
 
-def allowed(value: str, names: Iterable[str]) -> str:
-    """The near miss, and all that would do."""
+def allowed(value: str, names: Iterable[str], short: Iterable[str] = ()) -> str:
+    """The near miss, among the names and short forms of them, and all that would do."""
+    import difflib
+
     there = list(names)
-    near = difflib.get_close_matches(value, there, 1)
+    near = difflib.get_close_matches(value, [*there, *short], 1)
     return (f"did you mean {near[0]!r}? " if near else "") + f"allowed: {', '.join(there)}"
 
 
@@ -168,13 +183,15 @@ def _shipped(home: str, kind: str, name: str) -> Any:
     )
 
 
-def _installed(kind: str) -> dict[str, EntryPoint]:
+def _installed(kind: str) -> "dict[str, EntryPoint]":
     return _entry_points(f"feddual.{kind}", tuple(sys.path))
 
 
 @cache
-def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
+def _entry_points(group: str, path: tuple[str, ...]) -> "dict[str, EntryPoint]":
     """Entry points of installed packages; read once for each module path, since it means opening many files."""
+    from importlib.metadata import entry_points
+
     return {entry.name: entry for entry in sorted(entry_points(group=group), key=lambda entry: entry.name)}
 
 
