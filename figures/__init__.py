@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from feddual.errors import UserError
 from feddual.experiment import plugins
@@ -90,3 +90,18 @@ def draw_all(
     drawers = {full_name(name): drawer(name) for name in (names() if wanted is None else wanted)}
     results = Results(runs)
     return {name: draw(results, Path(out)) for name, draw in drawers.items()}
+
+
+def __getattr__(name: str) -> Any:
+    """What a figure of one's own is made of, imported when it is first used."""
+    if name in ("Drawing", "Results"):
+        from figures import _results
+
+        return getattr(_results, name)
+    if name in ("charts", "report"):
+        return importlib.import_module(f"figures.{name}")
+    raise AttributeError(f"module 'figures' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return ["Drawing", "Results", "charts", "draw", "draw_all", "drawer", "full_name", "module", "names", "report"]

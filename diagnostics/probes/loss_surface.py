@@ -31,16 +31,16 @@ class LossSurfaceProbe(Probe):
         log_spaced: int = 0,
         grid: int | str = 21,
         images: int = 1000,
-        range: float = 1.0,
+        extent: float = 1.0,
         seed: int = 0,
     ):
         super().__init__(every, rounds, log_spaced)
         from diagnostics.surfaces.grid import Grid
 
-        Grid.plane(grid, range)  # a bad grid is refused before training, not after the first rounds
+        Grid.plane(grid, extent)  # a bad grid is refused before training, not after the first rounds
         if images < 1:
             raise UserError(f"probes: loss-surface: images must be at least 1, got {images}")
-        self.grid, self.images, self.range, self.seed = grid, images, range, seed
+        self.grid, self.images, self.extent, self.seed = grid, images, extent, seed
 
     def start(self, view: RoundView) -> None:
         """Forget the surfaces of rounds that will be trained again; those not made by this probe stay."""
@@ -76,7 +76,7 @@ class LossSurfaceProbe(Probe):
         samples = Samples(view.model, x, y, on_features, facts, view.weights)
         folder = self._folder(view) / f"round-{view.round_index:05d}"
         try:
-            loss_surface(samples, grid=self.grid, range=self.range, seed=self.seed, out=folder, progress=False)
+            loss_surface(samples, grid=self.grid, range=self.extent, seed=self.seed, out=folder, progress=False)
         except UserError as error:  # a diverged model has no surface; training goes on
             import warnings
 

@@ -31,7 +31,8 @@ class Kind:
     one: str  # what one of them is called
     homes: tuple[str, ...]  # packages whose files are found by name, or `module:DICTIONARY`
     attribute: str = ""  # what a file holds under this name ({} for the file's own); else what is a `base`
-    base: str = ""  # the class, as `module:Class`, whose subclass or instance it must be; else it is called
+    base: str = ""  # the class, as `module:Class`, that it must be a subclass of; without one, it must be callable
+    made: bool = False  # it must be an instance of that class instead
     dashed: bool = False  # the file gradient_norms.py is called gradient-norms
 
 
@@ -45,6 +46,7 @@ KINDS = {
         ("diagnostics.gradients.definitions",),
         attribute="DEFINITION",
         base="diagnostics.gradients.contract:Definition",
+        made=True,
     ),
     "executors": Kind("executor", ("feddual.executors",), attribute="create"),
     "figures": Kind("figure", ("figures.general", "figures.paper"), attribute="draw"),
@@ -91,10 +93,10 @@ def find(kind: str, name: str, field: str = "") -> Any:
         found = load_attribute(_installed(kind)[name].value, f"{said}{name!r}")
     else:
         raise UserError(f"{said}{name!r} is unknown; {allowed(name, names(kind))}, or module:name")
-    base = KINDS[kind].base and _attribute(KINDS[kind].base)
-    if not (_is_a(found, base) if base else callable(found)):
-        must_be = f"a feddual.{base.__name__}" if base else "callable"
-        raise UserError(f"{said}{name!r} is {found!r}; {_a(KINDS[kind].one)} must be {must_be}")
+    if not _fits(KINDS[kind], found):
+        what = KINDS[kind].base.partition(":")[2]
+        must_be = f"{'an instance' if KINDS[kind].made else 'a subclass'} of {what}" if what else "callable"
+        raise UserError(f"{said}{name!r} is {found!r}; every {KINDS[kind].one} is {must_be}")
     return found
 
 
@@ -175,12 +177,8 @@ def _shipped(home: str, kind: str, name: str) -> Any:
     module = importlib.import_module(f"{home}.{place.stem}")
     if KINDS[kind].attribute:
         return getattr(module, KINDS[kind].attribute.format(place.stem))
-    base = _attribute(KINDS[kind].base)
-    return next(
-        thing
-        for thing in vars(module).values()
-        if _is_a(thing, base) and getattr(thing, "__module__", "") == module.__name__
-    )
+    own = (thing for thing in vars(module).values() if getattr(thing, "__module__", "") == module.__name__)
+    return next(thing for thing in own if _fits(KINDS[kind], thing))
 
 
 def _installed(kind: str) -> "dict[str, EntryPoint]":
@@ -195,8 +193,12 @@ def _entry_points(group: str, path: tuple[str, ...]) -> "dict[str, EntryPoint]":
     return {entry.name: entry for entry in sorted(entry_points(group=group), key=lambda entry: entry.name)}
 
 
-def _is_a(thing: Any, base: type) -> bool:
-    return issubclass(thing, base) if isinstance(thing, type) else isinstance(thing, base)
+def _fits(kind: Kind, thing: Any) -> bool:
+    """Whether a thing is what its kind asks for."""
+    if not kind.base:
+        return callable(thing)
+    base = _attribute(kind.base)
+    return isinstance(thing, base) if kind.made else isinstance(thing, type) and issubclass(thing, base)
 
 
 def _doc(kind: str, name: str) -> str | None:
@@ -204,7 +206,3 @@ def _doc(kind: str, name: str) -> str | None:
         return inspect.getdoc(find(kind, name))
     except UserError as error:
         return f"broken: {error}"
-
-
-def _a(noun: str) -> str:
-    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
