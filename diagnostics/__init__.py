@@ -17,7 +17,7 @@ _HOMES = {
     "loss_surface": "diagnostics.landscape",
     "loss_lines": "diagnostics.landscape",
     "compare_models": "diagnostics.flatness.compare",
-    "GradientNormProbe": "diagnostics.probes.gradient_norms",
+    "GradientNormProbe": "diagnostics.gradients.probe",
     "GradientNormCallback": "diagnostics.gradients.callback",
     "gradient_norms": "diagnostics.gradients.replay",
 }

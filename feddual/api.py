@@ -28,11 +28,19 @@ class Run:
     def __init__(self, path: str | os.PathLike[str]):
         self._dir = RunDir(path)
         self.path = Path(path)
-        self.config = configs.resolve(self._dir.read_config())
+        _ = self.config  # a folder without a run is refused now
 
     def refresh(self) -> "Run":
-        """Forget what was read, so that the tables show the present state of a run under way."""
-        return Run(self.path)
+        """Forget what was read, so that the tables show the present state of a run under way; the run itself."""
+        for name, kept in vars(Run).items():
+            if isinstance(kept, cached_property):
+                vars(self).pop(name, None)
+        return self
+
+    @cached_property
+    def config(self) -> configs.Experiment:
+        """The experiment, resolved: every setting with its value."""
+        return configs.resolve(self._dir.read_config())
 
     @cached_property
     def metrics(self) -> "pd.DataFrame":

@@ -13,7 +13,7 @@ from pydantic import Field
 from feddual._lazy import keras
 from feddual.data import datasets
 from feddual.errors import UserError
-from feddual.experiment.plugins import load_attribute
+from feddual.experiment import plugins
 from feddual.functional._keras import seeded_initialisers
 from feddual.functional.network import Network
 
@@ -215,7 +215,7 @@ def build(
     name = parameters.pop("name")
     if name in ("vgg16", "vgg16_finetune") and parameters["weights"] == "imagenet":
         parameters["weights"] = str(datasets.find_file(VGG16_FILE, data_dir) or "imagenet")
-    builder = load_attribute(name, "model.name") if ":" in name else MODELS[name]
+    builder = plugins.find("models", name, "model.name")
     with seeded_initialisers(seed):
         try:
             model = builder(tuple(input_shape), num_classes, **parameters)

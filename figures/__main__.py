@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 import figures
 from feddual.cli.shell import Json, guarded
 from feddual.errors import UserError
+from feddual.experiment import plugins
 
 if TYPE_CHECKING:
     from figures._results import Results
@@ -33,12 +34,6 @@ class DrawByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-def _about(name: str) -> str:
-    """The first line of a figure's docstring, read as text so that help need not import what draws."""
-    path = next(path for room in figures.ROOMS if (path := figures.HERE / room / f"{name}.py").is_file())
-    return path.read_text(encoding="utf-8").splitlines()[0].strip('"')
-
-
 HELP = """The paper's tables and figures, and ours, from recorded runs. Needs no TensorFlow.
 
 [bold]python -m figures --all[/bold]: everything, from figures/results into figures/gallery
@@ -50,13 +45,14 @@ HELP = """The paper's tables and figures, and ours, from recorded runs. Needs no
 Tables become Markdown, LaTeX and CSV; figures PNG, PDF and a page to explore. What was not run says so.
 """
 
+ABOUT = dict(plugins.describe("figures"))
 app = typer.Typer(
     name="figures",
     cls=DrawByDefault,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    help="\n\n".join([HELP, *(f"[bold]{name}[/bold]: {_about(name)}" for name in figures.names())]),
+    help="\n\n".join([HELP, *(f"[bold]{name}[/bold]: {ABOUT[name]}" for name in figures.names())]),
 )
 
 

@@ -215,7 +215,7 @@ def test_probe_forgets_what_will_be_trained_again(tmp_path):
         manifest = {"identity": {}, "facts": {"probe": probe} if probe else {}}
         (tmp_path / "surfaces" / name / "manifest.json").write_text(json.dumps(manifest))
     (tmp_path / "surfaces" / "round-00050").mkdir()  # not even a surface
-    host = SimpleNamespace(path=tmp_path / "probes" / "loss-surface", round_index=20)
+    host = SimpleNamespace(run_folder=tmp_path, round_index=20)
     LossSurfaceProbe().start(host)
     kept = {path.name for path in (tmp_path / "surfaces").iterdir()}
     assert kept == {"round-00010", "round-00020", "round-00050", *users}

@@ -391,7 +391,7 @@ def test_names():
     assert figures.full_name("fidelity") == "fidelity_table"
     assert figures.full_name("client-histograms") == "client_histograms"
     assert figures.names().index("fig4_rounds_to_target") < figures.names().index("fig10_error_bars")
-    with pytest.raises(UserError, match="did you mean table1"):
+    with pytest.raises(UserError, match="did you mean 'table1'"):
         figures.full_name("tabel1")
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -10,9 +11,12 @@ from typer.testing import CliRunner
 
 import diagnostics
 import feddual
+from diagnostics import gradients
 from diagnostics.__main__ import app
-from diagnostics.gradients import definitions as gradients
-from diagnostics.gradients.definitions import Groups
+from diagnostics.gradients import Groups
+from diagnostics.gradients.definitions.cka import gram
+from diagnostics.gradients.definitions.dissimilarity import dissimilarity
+from diagnostics.gradients.definitions.drift_diversity import drift_diversity
 from feddual import algorithms, api
 from feddual._lazy import keras
 from feddual.errors import UserError
@@ -144,16 +148,16 @@ def test_two_halves_are_unbiased_on_a_quadratic():
 
 def test_equal_clients_have_dissimilarity_one_and_diversity_one_over_k():
     squares = np.tile([[4.0, 9.0]], (5, 1))
-    np.testing.assert_allclose(gradients.dissimilarity(np.full(5, 0.2), squares, squares[0]), 1)
-    np.testing.assert_allclose(gradients.drift_diversity(squares, 25 * squares[0]), 1 / 5)
+    np.testing.assert_allclose(dissimilarity(np.full(5, 0.2), squares, squares[0]), 1)
+    np.testing.assert_allclose(drift_diversity(squares, 25 * squares[0]), 1 / 5)
 
 
 def test_cka_of_rotated_and_of_unrelated_representations():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 3))
     rotation = np.linalg.qr(rng.normal(size=(3, 3)))[0]
-    assert np.sum(gradients.gram(x) * gradients.gram(5 * x @ rotation + 2)) == pytest.approx(1)
-    assert np.sum(gradients.gram(x) * gradients.gram(rng.normal(size=(40, 3)))) < 0.3
+    assert np.sum(gram(x) * gram(5 * x @ rotation + 2)) == pytest.approx(1)
+    assert np.sum(gram(x) * gram(rng.normal(size=(40, 3)))) < 0.3
 
 
 @pytest.mark.parametrize("name", algorithms.names())
@@ -196,6 +200,67 @@ def test_resumed_and_replayed_rounds_record_the_same(tmp_path):
     assert added == {"gradient-norms-offline"}
     with pytest.raises(UserError, match="the start of round 2 was not kept"):
         diagnostics.gradient_norms(cut, [2])
+
+
+LARGEST = """
+import numpy as np
+from diagnostics.gradients import Definition
+
+def at_client(client):
+    return np.maximum(client.drift, 1e6)
+
+def spread(seen):
+    return np.ptp(seen.values("largest"), axis=0)
+
+LARGEST = Definition("L", "max(||w - w_k||, 1e6)", "nothing", at_client=at_client, of_all=spread, at_local=True)
+"""
+
+
+def test_a_definition_of_ones_own_is_one_file(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(LARGEST)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    asked = probe(definitions=["mine:LARGEST", "A"])
+    run = api.run(tiny(training__rounds=1), out=tmp_path / "run", probes=[asked], progress=False)
+    frame = run.probe("gradient-norms")
+    own = frame[(frame["definition"] == "largest") & (frame["normalisation"] == "raw")]
+    assert set(own[own["client"].notna()]["value"]) == {1e6}
+    assert own[own["client"].isna()]["value"].tolist() == [0.0, 0.0]
+    assert gradients.per_round(frame, "mine:LARGEST").shape == (1, 2)
+    with pytest.raises(UserError, match="is 'mine'; every gradient-norm definition is an instance of Definition"):
+        gradients.definition("mine:__name__")
+
+
+def test_every_definition_is_found_by_its_file_and_says_what_it_is():
+    assert list(gradients.DEFINITIONS.values()) == sorted(gradients.DEFINITIONS.values(), key=lambda one: one.letter)
+    for name, one in gradients.DEFINITIONS.items():
+        assert gradients.definition(one.letter) is gradients.definition(name) is one
+        assert one.formula
+        assert one.at_client or one.of_all or one.across_clients
+        assert not one.shares or one.shares in gradients.DEFINITIONS
+
+
+def test_the_servers_gradient_needs_no_other_definition(measured, tmp_path):
+    experiment = tiny(**ONE_STEP, training__rounds=1)
+    alone = api.run(experiment, out=tmp_path / "run", probes=[probe(definitions="J")], progress=False)
+    np.testing.assert_array_equal(recorded(alone, "server"), recorded(measured[0], "server"))
+    assert "client_at_global" not in set(alone.probe("gradient-norms")["definition"])
+
+
+def test_a_probe_holds_settings_only(tmp_path):
+    """It travels to workers: a run leaves nothing in it, and what clients measured stays as they measured it."""
+    used, fresh = probe(), probe()
+    api.run(tiny(training__rounds=1), out=tmp_path / "run", probes=[used], progress=False)
+    assert vars(used) == vars(fresh)
+    result = SimpleNamespace(
+        client_id=3, weights=np.ones(2, np.float32), probes={used.name: {"values": {}, "sent": {}}}
+    )
+    before = repr(result.probes)
+    one = used.accumulate(None, result, np.zeros(2, np.float32), 2.0)
+    both = used.accumulate(one, result, np.zeros(2, np.float32), 1.0)
+    assert repr(result.probes) == before
+    assert (one.clients, both.clients, both.weights) == ((3,), (3, 3), (2.0, 1.0))
+    np.testing.assert_array_equal(both.weighted, [-3, -3])
 
 
 def test_frozen_variables_are_absent_and_split_keeps_variables_apart(tmp_path):

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import feddual
-from diagnostics.gradients import definitions as gradients
+from diagnostics import gradients
 from diagnostics.surfaces.results import Surface
 from feddual.cli import app
 from figures import report

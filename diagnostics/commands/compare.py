@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from feddual.cli.shell import Json, output
+from feddual.cli.shell import Json
 
 
 def compare(
@@ -76,6 +76,7 @@ def compare(
         shown = [f"{row[key]:.4g}" for key in ("loss", "mean")]
         table.add_row(row["match"], variant, row["quantity"], row["model"], *shown, interval, *difference)
     # A pipe has no width: give it room rather than cut words.
+    output = Console()
     (output if output.is_terminal else Console(width=200)).print(table)
     if found.summary["seeds"].iloc[0] == 1:
         typer.echo("One training seed of each: the intervals are over directions only and say nothing about training.")

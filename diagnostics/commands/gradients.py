@@ -37,36 +37,35 @@ def gradients(
       python -m diagnostics gradients runs/iid runs/noniid
       python -m diagnostics gradients runs/old --offline
     """
-    from diagnostics.gradients import definitions
+    from diagnostics import gradients as norms
+    from diagnostics.gradients.replay import by_seed
 
     if explain:
-        rows = definitions.describe()
+        rows = norms.describe()
         if as_json:
             print(json.dumps(rows))
         else:
             _print(Table("id", "name", "formula", "cost"), [list(row.values()) for row in rows])
         return
-    names = [definitions.definition(name).name for name in definition or definitions.DEFINITIONS]
-    before, after = _frames(base, offline), _frames(other, offline) if other is not None else None
-    if after is None:
-        frame = definitions.level(list(before.values()), names, normalisation)
-        columns = ["definition", "layer", "mean", "low", "high", "runs", "rounds"]
+    names = list(definition or norms.DEFINITIONS)
+    for name in names:
+        norms.definition(name)  # an unknown one is told before anything is read
+    before = by_seed(base, offline)
+    if other is None:
+        frame = norms.level(list(before.values()), names, normalisation)
     else:
-        common = [seed for seed in before if seed in after]
-        if not common:
+        after = by_seed(other, offline)
+        if not set(before) & set(after):
             raise UserError(f"no seed is in both: {base} has {list(before)}, {other} has {list(after)}")
-        frame = definitions.ratios(
-            [before[seed] for seed in common], [after[seed] for seed in common], names, normalisation
-        )
-        columns = ["definition", "layer", "ratio", "low", "high", "runs", "rounds"]
+        frame = norms.ratios_by_seed(before, after, names, normalisation)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         frame.to_csv(out, index=False)
     if as_json:
         print(frame.to_json(orient="records"))
         return
-    _print(Table(*columns), [[_text(row[column]) for column in columns] for _, row in frame.iterrows()])
-    what = f"{other} / {base}" if after is not None else str(base)
+    _print(Table(*frame.columns), [[_text(value) for value in row] for row in frame.itertuples(index=False)])
+    what = f"{other} / {base}" if other is not None else str(base)
     print(f"{what}, normalisation {normalisation} (norms only); low and high: 95 % interval over runs and rounds")
 
 
@@ -79,29 +78,3 @@ def _print(table: Table, rows: list[list[str]]) -> None:
         table.add_row(*row)
     console = Console()
     (console if console.is_terminal else Console(width=240)).print(table)
-
-
-def _frames(path: Path, offline: bool) -> dict[int, "object"]:
-    """The recorded tables by seed."""
-    import feddual
-    from diagnostics.gradients import replay as replays
-    from feddual.records.run_dir import RunDir
-
-    folders = [path] if RunDir(path).exists else sorted(child for child in path.glob("*") if RunDir(child).exists)
-    if not folders:
-        raise UserError(f"{path}: neither a run nor a folder of runs")
-    found = {}
-    for folder in folders:
-        run = feddual.open(folder)
-        if offline:
-            found[run.config.seed] = replays.gradient_norms(run)
-        elif (folder / "probes" / "gradient-norms").is_dir():
-            found[run.config.seed] = run.probe("gradient-norms")
-        elif (folder / "probes" / replays.FOLDER).is_dir():
-            found[run.config.seed] = replays.GradientNormProbe.read(folder / "probes" / replays.FOLDER)
-        else:
-            raise UserError(
-                f"{folder}: no gradient norms recorded; run with --probe gradient-norms@every=5, or pass --offline "
-                "to measure from its checkpoints"
-            )
-    return found

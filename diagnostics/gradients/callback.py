@@ -1,11 +1,13 @@
 """Gradient norms in plain Keras training: the same quantities, measured on a fixed probe batch."""
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from diagnostics.gradients import definitions as gradients
-from diagnostics.gradients.definitions import Groups
+from diagnostics.gradients.contract import Halves
+from diagnostics.gradients.definitions import DEFINITIONS
+from diagnostics.gradients.layers import NORMALISATIONS, Groups, normalise
 from feddual._lazy import keras, tf
 from feddual.errors import UserError
 from feddual.functional.layout import Layout, read
@@ -13,6 +15,9 @@ from feddual.probes import Schedule
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# What one model on one set of examples can show: A and what shares its pass.
+MEASURED: list[Any] = [one for one in DEFINITIONS.values() if one.family == "client_at_global" and one.at_client]
 
 
 def __getattr__(name: str) -> Any:
@@ -50,6 +55,7 @@ def _make() -> type:
             self._gradient: Any = None
 
         def on_train_begin(self, logs: Any = None) -> None:
+            """Compile the gradient of the model's loss."""
             self._groups = Groups(Layout.of_model(self.model), self._split)
             model = self.model
 
@@ -62,31 +68,27 @@ def _make() -> type:
             self._gradient = tf.function(gradient, autograph=False)
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            """Measure if it is time."""
             if self._schedule.due(epoch + 1, self.params.get("epochs") or 0):
                 self.measure(epoch + 1)
 
         def measure(self, epoch: int) -> None:
             """Measure now, as of an epoch."""
-            half = len(self._x) // 2
+            count = len(self._x)
+            half = count // 2
             first, second = (
                 self._gradient(self._x[part], self._y[part]).numpy().astype(np.float64)
                 for part in (slice(None, half), slice(half, None))
             )
-            count = len(self._x)
-            groups, mean = self._groups, (first * half + second * (count - half)) / count
-            square, trace = gradients.two_halves(groups, first, second, half)
+            groups = self._groups
+            seen = SimpleNamespace(groups=groups, halves=Halves(groups, first, second, (half, count - half)))
             weights = groups.norms(read(self.model))
-            with np.errstate(divide="ignore", invalid="ignore"):
-                found = {
-                    "client_at_global": groups.norms(mean),
-                    "client_at_global_unbiased": np.sqrt(np.maximum(square, 0)),
-                    "noise_scale": np.where(square > 0, trace / square, np.nan),
-                }
-            for name, raw in found.items():
-                for how in gradients.NORMALISATIONS if gradients.DEFINITIONS[name].is_norm else ("raw",):
-                    values = gradients.normalise(raw, how, groups.sizes, weights)
+            for one in MEASURED:
+                raw = one.at_client(seen)
+                for how in NORMALISATIONS if one.is_norm else ("raw",):
+                    values = normalise(raw, how, groups.sizes, weights)
                     pairs = zip(groups.names, map(float, values), strict=True)
-                    self._rows += [(epoch, layer, name, how, value) for layer, value in pairs]
+                    self._rows += [(epoch, layer, one.name, how, value) for layer, value in pairs]
 
         def frame(self) -> "pd.DataFrame":
             """The tidy table: epoch, layer, definition, normalisation, value."""

@@ -1,4 +1,4 @@
-"""Gradient norms of a run after the fact.
+"""Gradient norms of runs after the fact: those that were recorded, or measured anew.
 
 Runs are deterministic, so the round after a checkpoint is done again with the probe: the same numbers in bits as if it
 had been there from the start, for every definition, also those that need the clients' models.
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import feddual
-from diagnostics.probes.gradient_norms import LOG, GradientNormProbe
+from diagnostics.gradients.probe import LOG, GradientNormProbe
 from feddual.errors import UserError
 from feddual.records.run_dir import RunDir
 
@@ -26,6 +26,9 @@ def gradient_norms(run: "feddual.Run | str | Path", rounds: list[int] | None = N
         run: A run or its folder.
         rounds: Rounds to measure; by default every one whose start is kept.
         **settings: Of `GradientNormProbe`.
+
+    Returns:
+        The tidy table: round, client (none for all of them), layer, definition, normalisation, value.
 
     Raises:
         UserError: When a round's start was not kept; it names those that were.
@@ -53,3 +56,31 @@ def gradient_norms(run: "feddual.Run | str | Path", rounds: list[int] | None = N
     target.cut_back(0, [LOG])
     target.append(LOG, rows)
     return GradientNormProbe.read(target.path)
+
+
+def by_seed(path: Path, offline: bool = False) -> "dict[int, pd.DataFrame]":
+    """The tables of a run, or of the runs in a folder, by seed.
+
+    Args:
+        path: A run directory or a folder of some.
+        offline: Measure now, from the checkpoints.
+
+    Raises:
+        UserError: When there is no run, or one has recorded nothing.
+    """
+    folders = [path] if RunDir(path).exists else sorted(child for child in path.glob("*") if RunDir(child).exists)
+    if not folders:
+        raise UserError(f"{path}: neither a run nor a folder of runs")
+    return {(run := feddual.open(folder)).config.seed: _recorded(run, offline) for folder in folders}
+
+
+def _recorded(run: feddual.Run, offline: bool) -> "pd.DataFrame":
+    if offline:
+        return gradient_norms(run)
+    for name in (GradientNormProbe.name, FOLDER):
+        if (folder := run.path / "probes" / name).is_dir():
+            return GradientNormProbe.read(folder)
+    raise UserError(
+        f"{run.path}: no gradient norms recorded; run with --probe gradient-norms@every=5, or pass --offline "
+        "to measure from its checkpoints"
+    )

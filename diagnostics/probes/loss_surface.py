@@ -11,7 +11,7 @@ import numpy as np
 from diagnostics.subject import Subject, stratified_rows
 from feddual.errors import UserError
 from feddual.functional.layout import fingerprint
-from feddual.probes import Probe
+from feddual.probes import Probe, RoundView
 from feddual.records.measurements import read_manifest
 
 
@@ -31,22 +31,22 @@ class LossSurfaceProbe(Probe):
         log_spaced: int = 0,
         grid: int | str = 21,
         images: int = 1000,
-        range: float = 1.0,
+        extent: float = 1.0,
         seed: int = 0,
     ):
         super().__init__(every, rounds, log_spaced)
         from diagnostics.surfaces.grid import Grid
 
-        Grid.plane(grid, range)  # a bad grid is refused before training, not after the first rounds
+        Grid.plane(grid, extent)  # a bad grid is refused before training, not after the first rounds
         if images < 1:
             raise UserError(f"probes: loss-surface: images must be at least 1, got {images}")
-        self.grid, self.images, self.range, self.seed = grid, images, range, seed
+        self.grid, self.images, self.extent, self.seed = grid, images, extent, seed
 
-    def start(self, host: Any) -> None:
+    def start(self, view: RoundView) -> None:
         """Forget the surfaces of rounds that will be trained again; those not made by this probe stay."""
-        for folder in self._folder(host).glob("round-*"):
+        for folder in self._folder(view).glob("round-*"):
             number = re.fullmatch(r"round-(\d{5})", folder.name)
-            if number and int(number[1]) > host.round_index and self._made(folder):
+            if number and int(number[1]) > view.round_index and self._made(folder):
                 shutil.rmtree(folder)
 
     def _made(self, folder: Path) -> bool:
@@ -55,35 +55,35 @@ class LossSurfaceProbe(Probe):
         except UserError:
             return False
 
-    def record(self, host: Any, measured: Mapping[int, dict[str, Any]], acc: Any) -> None:
+    def record(self, view: RoundView, measured: Mapping[int, dict[str, Any]], acc: Any) -> None:
         """Compute and write one surface."""
         from diagnostics.landscape import loss_surface
 
-        bench, federation = host.bench, host.bench.federation
+        federation = view.federation
         rows = stratified_rows(federation.dataset.y_train, self.images, self.seed)
         x, y = federation.train(rows)
         facts = {
             "probe": self.name,
-            "source": bench.experiment.name,
-            "algorithm": bench.experiment.algorithm.name,
-            "round": host.round_index,
+            "source": view.experiment.name,
+            "algorithm": view.experiment.algorithm.name,
+            "round": view.round_index,
             "dataset": federation.dataset.name,
             "split": "train",
             "seed": self.seed,
             "rows": fingerprint(rows.astype(np.int64)),
         }
         on_features = federation.train_features is not None
-        samples = Subject(bench.network.model, x, y, on_features, facts, host.weights)
-        folder = self._folder(host) / f"round-{host.round_index:05d}"
+        samples = Subject(view.model, x, y, on_features, facts, view.weights)
+        folder = self._folder(view) / f"round-{view.round_index:05d}"
         try:
-            loss_surface(samples, grid=self.grid, extent=self.range, seed=self.seed, out=folder, progress=False)
+            loss_surface(samples, grid=self.grid, extent=self.extent, seed=self.seed, out=folder, progress=False)
         except UserError as error:  # a diverged model has no surface; training goes on
             import warnings
 
-            warnings.warn(f"probe loss-surface, round {host.round_index}: {error}", stacklevel=2)
+            warnings.warn(f"probe loss-surface, round {view.round_index}: {error}", stacklevel=2)
 
-    def _folder(self, host: Any) -> Path:
-        return host.path.parents[1] / "surfaces"
+    def _folder(self, view: RoundView) -> Path:
+        return view.run_folder / "surfaces"
 
 
 PROBE = LossSurfaceProbe

@@ -21,8 +21,8 @@ from diagnostics.surfaces.losses import Loss
 from diagnostics.surfaces.refinement import refine
 from diagnostics.surfaces.results import Lines, Plan, Surface, load
 from diagnostics.surfaces.sweep import Problem, Sweep
-from feddual import executors
 from feddual.errors import UserError
+from feddual.experiment import plugins
 from feddual.functional._keras import layers_and_self
 from feddual.functional.layout import fingerprint
 from feddual.records import measurements as store
@@ -45,8 +45,7 @@ class Running:
         """Refuse what cannot be."""
         if self.workers < 1:
             raise UserError(f"workers: must be at least 1, got {self.workers}")
-        if self.executor not in executors.names():
-            raise UserError(f"executor: {self.executor!r} is unknown; allowed: {', '.join(executors.names())}")
+        plugins.find("executors", self.executor, "executor")
 
 
 class Measurement:

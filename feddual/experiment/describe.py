@@ -4,9 +4,9 @@ import importlib
 import inspect
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel
 
-from feddual import algorithms as registry
+from feddual.experiment import plugins
 from feddual.experiment.config import Experiment, section_class
 
 
@@ -45,6 +45,9 @@ def _note(cls: type[BaseModel], name: str) -> str:
     if bounds:
         parts.append(" and ".join(bounds))
     options = getattr(field.annotation, "__args__", ())
+    for item in field.metadata:
+        if isinstance(item, AfterValidator):  # a name that is looked up
+            options = plugins.names(getattr(item.func, "args", ("",))[0])
     if name != "name" and options and all(isinstance(option, str) for option in options):
         parts.append(" | ".join(options))
     return "; ".join(parts)
@@ -62,13 +65,13 @@ def _yaml(value: Any) -> str:
 
 
 def algorithms() -> list[dict[str, Any]]:
-    """A row for each algorithm of the package."""
-    return [algorithm(name) for name in registry.names()]
+    """A row for each algorithm."""
+    return [algorithm(name) for name in plugins.names("algorithms")]
 
 
 def algorithm(name: str) -> dict[str, Any]:
     """What there is to know of an algorithm."""
-    cls = registry.find(name)
+    cls = plugins.find("algorithms", name, "algorithm.name")
     doc = inspect.getdoc(importlib.import_module(cls.__module__)) or ""
     title = doc.splitlines()[0] if doc else ""
     fields = {key: field.default for key, field in cls.Params.model_fields.items()}

@@ -10,7 +10,7 @@ import numpy as np
 
 from feddual import algorithms, devices, setting
 from feddual._lazy import tf
-from feddual.algorithms._base import Algorithm, ClientResult, Trained
+from feddual.algorithms._base import Algorithm, ClientResult
 from feddual.data import datasets
 from feddual.data.federation import Federation
 from feddual.errors import UserError
@@ -19,6 +19,7 @@ from feddual.functional.cut import TOLERANCE, mismatch
 from feddual.functional.features import Progress
 from feddual.functional.layout import read
 from feddual.functional.network import Forward, Network
+from feddual.probes import ClientView
 from feddual.training.evaluation import Evaluator
 from feddual.training.local import ClientTask, LocalTraining
 
@@ -89,25 +90,12 @@ class Workbench:
         return read(self.network.model)
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What a probe's client half may look at."""
-
-    bench: Workbench
-    task: ClientTask
-    trained: Trained
-    x: Any
-    y: np.ndarray
-
-    def gradient(self, weights: np.ndarray, rows: Any = None) -> np.ndarray:
-        """The gradient of the mean cross-entropy over the client's data, or some rows of it, without dropout."""
-        x, y = (self.x, self.y) if rows is None else (tf.gather(self.x, rows), self.y[rows])
-        return self.bench.gradient(weights, x, y)
-
-
 def workbench(experiment: str, progress: Progress | None = None) -> Workbench:
-    """The workbench of an experiment (as JSON), from this process's cache or built now."""
-    return _workbenches(experiment, _Uncompared(progress))
+    """The workbench of an experiment (as JSON), from this process's cache or built now.
+
+    A model, algorithm, ... that was edited and run again in a notebook is another one, and so is its workbench.
+    """
+    return _workbenches(experiment, config.found_by(json.loads(experiment)), _Uncompared(progress))
 
 
 def forget() -> None:
@@ -129,15 +117,15 @@ class _Uncompared:
 
 
 @lru_cache(maxsize=4)
-def _workbenches(experiment_json: str, progress: _Uncompared) -> Workbench:
+def _workbenches(experiment_json: str, found: tuple[Any, ...], progress: _Uncompared) -> Workbench:
     experiment = config.resolve(json.loads(experiment_json))
     runtime = experiment.runtime
     device = devices.configure(runtime.threads, runtime.device)
     devices.keep_memory()
-    found = setting.of(experiment)
-    network = found.network
+    chosen = setting.of(experiment)
+    network = chosen.network
     on_features = network.prefix is not None and runtime.cache_features
-    federation = found.federation(experiment.partition, on_features, progress.value)
+    federation = chosen.federation(experiment.partition, on_features, progress.value)
     algorithm = algorithms.create(experiment)
     jit = use_jit(runtime.jit, device, network)
     forward = _checked(network, federation, on_features, runtime.accelerate and not jit)
@@ -186,8 +174,10 @@ def train_client(task: ClientTask) -> ClientResult:
     bench = workbench(task.experiment)
     x, y = bench.client(task.client_id)
     result, trained = bench.training.train(task, x, y, bench.experiment.seed)
-    measured = {probe.name: probe.client_measure(Measured(bench, task, trained, x, y)) for probe in task.probes}
-    return replace(result, probes=measured)
+    view = ClientView(
+        bench, bench.experiment, task.round_index, task.num_rounds, task.client_id, task.weights, trained, x, y
+    )
+    return replace(result, probes={probe.name: probe.client_measure(view) for probe in task.probes})
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, ScalarFormatter
 
-from diagnostics.gradients import definitions as gradients
+from diagnostics import gradients
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,21 +25,6 @@ def _subplots(*args: Any, **kwargs: Any) -> "tuple[Figure, Any]":
     figure, axes = plt.subplots(*args, **kwargs)
     plt.close(figure)
     return figure, axes
-
-
-def bands(frames: "Sequence[pd.DataFrame]", name: str, normalisation: str) -> "tuple[pd.DataFrame, Any, Any]":
-    """The geometric mean over seeds, and the lowest and highest seed, by layer and round that all seeds have."""
-    tables = _common([gradients.per_round(frame, name, normalisation).apply(np.log) for frame in frames])
-    stacked = np.stack([table.to_numpy() for table in tables])
-    middle = tables[0].copy()
-    middle[:] = np.exp(stacked.mean(0))
-    return middle, np.exp(stacked.min(0)), np.exp(stacked.max(0))
-
-
-def _common(tables: "list[pd.DataFrame]") -> "list[pd.DataFrame]":
-    """The rounds that all tables have."""
-    rounds = sorted(set.intersection(*(set(table.index) for table in tables)))
-    return [table.loc[rounds] for table in tables]
 
 
 def axis_label(name: str, normalisation: str) -> str:
@@ -62,7 +47,7 @@ def lines(runs: "Runs", name: str = "A", normalisation: str = "rms", title: str 
         1, len(layers), figsize=(2.1 * len(layers) + 0.6, 2.7), sharey=True, squeeze=False, layout="constrained"
     )
     for number, (label, frames) in enumerate(runs.items()):
-        middle, low, high = bands(frames, name, normalisation)
+        middle, low, high = gradients.bands(frames, name, normalisation)
         for axis, layer, column in zip(axes[0], layers, range(len(layers)), strict=True):
             colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
             axis.plot(middle.index, middle[layer], color=colour, linestyle=dash, label=label, linewidth=1.4)
@@ -77,21 +62,6 @@ def lines(runs: "Runs", name: str = "A", normalisation: str = "rms", title: str 
     return figure
 
 
-def log_ratios(
-    base: "Sequence[pd.DataFrame]", other: "Sequence[pd.DataFrame]", name: str, normalisation: str
-) -> "tuple[pd.DataFrame, np.ndarray]":
-    """log2 ratios by layer (rows) and round, and where all seeds agree on the sign."""
-    pairs = [
-        (gradients.per_round(two, name, normalisation) / gradients.per_round(one, name, normalisation)).apply(np.log2)
-        for one, two in zip(base, other, strict=True)
-    ]
-    pairs = _common([pair.dropna(how="all") for pair in pairs])
-    stacked = np.stack([pair.to_numpy() for pair in pairs])
-    middle = pairs[0].copy()
-    middle[:] = stacked.mean(0)
-    return middle.T, (np.abs(np.sign(stacked).sum(0)) == len(pairs)).T
-
-
 def ratio_heatmap(
     base: "Sequence[pd.DataFrame]",
     other: "Sequence[pd.DataFrame]",
@@ -101,7 +71,7 @@ def ratio_heatmap(
     title: str = "",
 ) -> "Figure":
     """Layer by round: log2 of other / base. Hatched where the seeds do not agree which is larger."""
-    middle, agreed = log_ratios(base, other, name, normalisation)
+    middle, agreed = gradients.log_ratios(base, other, name, normalisation)
     limit = limit or float(np.nanmax(np.abs(middle.to_numpy()))) or 1.0
     figure, axis = _subplots(figsize=(6.4, 0.42 * len(middle) + 1.5), layout="constrained")
     edges = np.arange(middle.shape[1] + 1), np.arange(middle.shape[0] + 1)
@@ -128,7 +98,7 @@ def level_heatmaps(runs: "Runs", names: Sequence[str] = ("C", "E"), title: str =
         layout="constrained",
     )  # fmt: skip
     for row, name in enumerate(names):
-        tables = {label: bands(frames, name, "raw")[0].T for label, frames in runs.items()}
+        tables = {label: gradients.bands(frames, name, "raw")[0].T for label, frames in runs.items()}
         values = np.concatenate([table.to_numpy().ravel() for table in tables.values()])
         norm = LogNorm(np.nanmin(values), np.nanmax(values))
         for column, (label, table) in enumerate(tables.items()):

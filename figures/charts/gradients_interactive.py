@@ -7,8 +7,8 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from diagnostics.gradients import definitions as gradients
-from figures.charts.gradients import COLOURS, axis_label, bands, log_ratios
+from diagnostics import gradients
+from figures.charts.gradients import COLOURS, axis_label
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +23,7 @@ def lines(runs: "Runs", name: str = "A", normalisation: str = "rms", title: str 
     layers = list(gradients.per_round(next(iter(runs.values()))[0], name, normalisation).columns)
     figure = make_subplots(1, len(layers), shared_yaxes=True, subplot_titles=layers, horizontal_spacing=0.02)
     for number, (label, frames) in enumerate(runs.items()):
-        middle, low, high = bands(frames, name, normalisation)
+        middle, low, high = gradients.bands(frames, name, normalisation)
         colour = COLOURS[number % len(COLOURS)]
         for column, layer in enumerate(layers):
             where: dict[str, Any] = {"row": 1, "col": column + 1}
@@ -49,7 +49,7 @@ def ratio_heatmap(
     title: str = "",
 ) -> go.Figure:
     """Layer by round: log2 of other / base."""
-    middle, agreed = log_ratios(base, other, name, normalisation)
+    middle, agreed = gradients.log_ratios(base, other, name, normalisation)
     limit = float(np.nanmax(np.abs(middle.to_numpy()))) or 1.0
     figure = go.Figure(
         go.Heatmap(
@@ -88,7 +88,7 @@ def level_heatmaps(runs: "Runs", names: Sequence[str] = ("C", "E"), title: str =
         horizontal_spacing=0.08, vertical_spacing=0.12,
     )  # fmt: skip
     for row, name in enumerate(names, 1):
-        tables = {label: bands(frames, name, "raw")[0].T.apply(np.log10) for label, frames in runs.items()}
+        tables = {label: gradients.bands(frames, name, "raw")[0].T.apply(np.log10) for label, frames in runs.items()}
         values = np.concatenate([table.to_numpy().ravel() for table in tables.values()])
         for column, table in enumerate(tables.values(), 1):
             figure.add_heatmap(

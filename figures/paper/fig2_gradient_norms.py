@@ -13,8 +13,8 @@ from typing import Any
 import matplotlib
 import pandas as pd
 
-from diagnostics.gradients import definitions as gradients
-from diagnostics.probes.gradient_norms import GradientNormProbe
+from diagnostics import gradients
+from diagnostics.gradients.probe import GradientNormProbe
 from feddual.records.run_dir import atomic_write
 from figures._results import Drawing, Recorded, Results
 from figures.charts import describe as _charts

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from diagnostics.gradients import definitions as gradients
+from diagnostics import gradients
 from figures._results import over_seeds, signed
 from figures.paper import _surfaces
 from figures.report._landscape import comparable

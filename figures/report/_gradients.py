@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from diagnostics.gradients import definitions as gradients
-from figures.charts import gradients as plots
+from diagnostics import gradients
 from figures.paper.fig2_gradient_norms import SHOWN
 from figures.report._page import Chart, Control, Option, Panel, Section, figure, line
 from figures.report._story import UNITS, Group, Story
@@ -54,7 +53,7 @@ def _norm_frame(story: Story) -> pd.DataFrame:
         for name in gradients.DEFINITIONS if frames else ():
             if any(gradients.per_round(frame, name, UNITS).empty for frame in frames):
                 continue
-            table = plots.bands(frames, name, UNITS)[0] if len(frames) > 1 else gradients.per_round(
+            table = gradients.bands(frames, name, UNITS)[0] if len(frames) > 1 else gradients.per_round(
                 frames[0], name, UNITS
             )  # fmt: skip
             long = table.reset_index().melt("round", var_name="layer", value_name="value")
@@ -116,7 +115,7 @@ def _ratio_tables(base: Group, other: Group) -> pd.DataFrame:
     for letter in SHOWN:
         if any(gradients.per_round(frame, letter, UNITS).empty for frame in [*one, *two]):
             continue
-        logs, _ = plots.log_ratios(one, two, letter, UNITS)
+        logs, _ = gradients.log_ratios(one, two, letter, UNITS)
         long = logs.rename_axis("layer").reset_index().melt("layer", var_name="round", value_name="ratio")
         long = long.assign(ratio=2 ** long["ratio"].astype(float), definition=gradients.definition(letter).name)
         parts.append(long.assign(round=long["round"].astype(str)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from diagnostics.probes.gradient_norms import GradientNormProbe
+from diagnostics.gradients.probe import GradientNormProbe
 from diagnostics.surfaces.results import Surface, load
 from feddual.errors import UserError
 from figures._collect import is_trial

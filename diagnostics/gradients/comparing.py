@@ -1,0 +1,136 @@
+"""Gradient norms of several runs beside each other, from the tables that the probe recorded."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from diagnostics.gradients.definitions import definition
+from diagnostics.statistics import block_bootstrap, interval
+from feddual.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = ("definition", "layer", "ratio", "low", "high", "runs", "rounds")
+
+
+def per_round(frame: "pd.DataFrame", name: str, normalisation: str = "rms") -> "pd.DataFrame":
+    """A definition's value in each round (rows) and layer (columns, in the model's order): the mean over clients.
+
+    Args:
+        frame: What the probe recorded.
+        name: A definition, by name or letter.
+        normalisation: If it is a norm.
+    """
+    chosen = definition(name)
+    how = normalisation if chosen.is_norm else "raw"
+    rows = frame[(frame["definition"] == chosen.name) & (frame["normalisation"] == how)]
+    per_client = rows[rows["client"].notna()]
+    rows = per_client if len(per_client) else rows
+    layers = list(dict.fromkeys(rows["layer"]))
+    return rows.pivot_table("value", "round", "layer", aggfunc="mean")[layers] if len(rows) else rows[[]]
+
+
+def bands(
+    frames: "Sequence[pd.DataFrame]", name: str, normalisation: str = "rms"
+) -> "tuple[pd.DataFrame, np.ndarray, np.ndarray]":
+    """The geometric mean over seeds, and the lowest and highest seed, by layer and round that all seeds have."""
+    tables = _common([per_round(frame, name, normalisation).apply(np.log) for frame in frames])
+    stacked = np.stack([table.to_numpy() for table in tables])
+    middle = tables[0].copy()
+    middle[:] = np.exp(stacked.mean(0))
+    return middle, np.exp(stacked.min(0)), np.exp(stacked.max(0))
+
+
+def log_ratios(
+    base: "Sequence[pd.DataFrame]", other: "Sequence[pd.DataFrame]", name: str, normalisation: str = "rms"
+) -> "tuple[pd.DataFrame, np.ndarray]":
+    """log2 of other / base by layer (rows) and round, mean over seeds, and where all seeds agree on the sign."""
+    pairs = [
+        (per_round(two, name, normalisation) / per_round(one, name, normalisation)).apply(np.log2)
+        for one, two in zip(base, other, strict=True)
+    ]
+    pairs = _common([pair.dropna(how="all") for pair in pairs])
+    stacked = np.stack([pair.to_numpy() for pair in pairs])
+    middle = pairs[0].copy()
+    middle[:] = stacked.mean(0)
+    return middle.T, (np.abs(np.sign(stacked).sum(0)) == len(pairs)).T
+
+
+def _common(tables: "list[pd.DataFrame]") -> "list[pd.DataFrame]":
+    """The rounds that all tables have."""
+    rounds = sorted(set.intersection(*(set(table.index) for table in tables)))
+    return [table.loc[rounds] for table in tables]
+
+
+def ratios(
+    base: "Sequence[pd.DataFrame]",
+    other: "Sequence[pd.DataFrame]",
+    names: Sequence[str],
+    normalisation: str = "rms",
+    samples: int = 2000,
+    seed: int = 0,
+) -> "pd.DataFrame":
+    """How many times larger a quantity is in other runs than in the base runs, per definition and layer.
+
+    The ratio is the geometric mean over rounds, in log space throughout. The 95 % interval is a bootstrap over pairs
+    of runs (equal seeds, paired in the given order) and, within a run, over blocks of consecutive rounds; with one
+    pair it speaks of that run's rounds only.
+
+    Args:
+        base: Frames of the runs to compare with, one for each seed.
+        other: Frames of the other runs, in the same order of seeds.
+        names: Definitions.
+        normalisation: For those that are norms.
+        samples: Bootstrap samples.
+        seed: Of the bootstrap.
+
+    Returns:
+        Columns definition, layer, ratio, low, high, runs, rounds.
+    """
+    import pandas as pd
+
+    if len(base) != len(other):
+        raise UserError(f"runs are compared in pairs of equal seeds, got {len(base)} against {len(other)}")
+    rng = np.random.default_rng(seed)
+    lines = []
+    for name in names:
+        logs = [_log_ratio(one, two, name, normalisation) for one, two in zip(base, other, strict=True)]
+        if not logs or not len(logs[0].columns) or not len(logs[0]):
+            continue
+        means = block_bootstrap([frame.to_numpy() for frame in logs], samples, rng)
+        for number, layer in enumerate(logs[0].columns):
+            centre = np.mean([np.nanmean(frame[layer]) for frame in logs])
+            ends = (float(np.exp(value)) for value in (centre, *interval(means[:, number])))
+            lines.append((definition(name).name, layer, *ends, len(logs), len(logs[0])))
+    return pd.DataFrame(lines, columns=list(COLUMNS))
+
+
+def _log_ratio(one: "pd.DataFrame", two: "pd.DataFrame", name: str, normalisation: str) -> "pd.DataFrame":
+    """Log of two / one, in the rounds and layers that both have; what is not finite is NaN."""
+    first, second = per_round(one, name, normalisation), per_round(two, name, normalisation)
+    common = first.index.intersection(second.index)
+    layers = [layer for layer in first.columns if layer in second.columns]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        difference = second.loc[common, layers].apply(np.log) - first.loc[common, layers].apply(np.log)
+    return difference.replace([np.inf, -np.inf], np.nan)
+
+
+def level(
+    runs: "Sequence[pd.DataFrame]", names: Sequence[str], normalisation: str = "rms", samples: int = 2000, seed: int = 0
+) -> "pd.DataFrame":
+    """The geometric mean of each quantity over rounds and runs, with an interval as in `ratios`; column `mean`."""
+    ones = [frame.assign(value=1.0) for frame in runs]
+    return ratios(ones, runs, names, normalisation, samples, seed).rename(columns={"ratio": "mean"})
+
+
+def ratios_by_seed(
+    base: "Mapping[int, pd.DataFrame]",
+    other: "Mapping[int, pd.DataFrame]",
+    names: Sequence[str],
+    normalisation: str = "rms",
+) -> "pd.DataFrame":
+    """`ratios` of runs given by seed, paired by it; those without a partner are left out, no rows when none has one."""
+    seeds = sorted(set(base) & set(other))
+    return ratios([base[seed] for seed in seeds], [other[seed] for seed in seeds], names, normalisation)
