@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 import diagnostics
 import feddual
-from diagnostics.__main__ import app
 from diagnostics import gradients
+from diagnostics.__main__ import app
 from diagnostics.gradients import Groups
 from diagnostics.gradients.definitions.cka import gram
 from diagnostics.gradients.definitions.dissimilarity import dissimilarity

@@ -108,7 +108,7 @@ def ratios(
 
 
 def _log_ratio(one: "pd.DataFrame", two: "pd.DataFrame", name: str, normalisation: str) -> "pd.DataFrame":
-    """log of two / one, in the rounds and layers that both have; what is not finite is NaN."""
+    """Log of two / one, in the rounds and layers that both have; what is not finite is NaN."""
     first, second = per_round(one, name, normalisation), per_round(two, name, normalisation)
     common = first.index.intersection(second.index)
     layers = [layer for layer in first.columns if layer in second.columns]
