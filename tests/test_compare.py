@@ -1,14 +1,15 @@
 """Comparisons: the numbers on cases known by hand, the intervals, the matching, the tables."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import feddual
-from diagnostics.flatness.compare import compare_models, flatness_radius, paired_differences, symmetric_rise
+from diagnostics.flatness.compare import compare_models
+from diagnostics.flatness.comparison import paired_differences
 from diagnostics.flatness.matching import group_runs
+from diagnostics.flatness.measures import flatness_radius, symmetric_rise
 from diagnostics.statistics import hierarchical
 from feddual._lazy import keras, tf
 from feddual.errors import UserError
@@ -39,8 +40,8 @@ def test_flatness_radius_by_hand():
 
 def test_rises_are_symmetric():
     # A slope alone is no rise: a federated model is not a stationary point.
-    lines = SimpleNamespace(alphas=np.array([-1.0, 0, 1]), loss=np.array([[1.0, 2, 3], [4, 2, 6]]))
-    np.testing.assert_allclose(symmetric_rise(lines, 1.0), [0, 3])
+    places, losses = np.array([-1.0, 0, 1]), np.array([[1.0, 2, 3], [4, 2, 6]])
+    np.testing.assert_allclose([symmetric_rise((places, line), 1.0) for line in losses], [0, 3])
 
 
 def test_the_bootstrap_draws_seeds_then_directions():

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import feddual
+from diagnostics.flatness.comparison import Comparison
 from diagnostics.surfaces.results import Surface
 from feddual.cli import app, quickstart
 from feddual.cli.progress import StoryProgress, sparkline
@@ -32,6 +33,7 @@ def test_everything_is_there(told):
         assert len(run.probe("gradient-norms"))
         for pair in range(quickstart.PAIRS):
             assert Surface.load(out / cell / "surfaces" / f"pair-{pair}").complete
+    assert Comparison.load(out / "comparison").settings["models"] == dict.fromkeys(CELLS, 1)
     assert (out / "report.html").stat().st_size > 1e6
     assert {path.suffix for path in (out / "figures").iterdir()} == {".png", ".pdf"}
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import feddual
 from diagnostics import gradients
+from diagnostics.flatness.comparison import Comparison
 from diagnostics.surfaces.results import Surface
 from feddual.cli import app
 from figures import report
@@ -158,8 +159,34 @@ def test_surfaces_and_flatness_are_the_recorded_ones(page, story):
     rows = [row for row in download(page, "loss-surfaces") if row["run"] == "FedAvg, IID"]
     np.testing.assert_array_equal([float(row["loss"]) for row in rows], surface.loss.ravel())
     flat = download(page, "flatness")
-    assert {row["pairs"] for row in flat} == {"3"}
+    assert {row["directions"] for row in flat} == {"3"}
     assert all(float(row["low"]) <= float(row["mean"]) <= float(row["high"]) for row in flat)
+
+
+def test_the_flatness_section_shows_the_comparison_file(page, story, tmp_path):
+    """Quickstart wrote it once, from the surfaces; the page has its very numbers, and those of another if it is there."""
+    kept = Comparison.load(story / "comparison")
+    rows = {(row["quantity"], row["model"]): row for row in download(page, "flatness")}
+    labels = ["FedAvg, IID", "FedAvg, non-IID (α = 0.1)", "FedDUAL, non-IID (α = 0.1)"]
+    table = kept.renamed(labels).against_first
+    assert len(table) == len(rows) == 3 * 7
+    for row in table.to_dict("records"):
+        shown = rows[row["quantity"], row["model"]]
+        for key in ("mean", "low", "high", "difference", "difference_low", "difference_high"):
+            assert float(shown[key]) == row[key]
+    mean = table.set_index(["quantity", "model"]).loc[("kappa", labels[0]), "mean"]
+    assert f"{mean:.3g} [" in section(page, "flatness")
+
+    copy = tmp_path / "copy"
+    shutil.copytree(story, copy, ignore=shutil.ignore_patterns("*.html", "figures"))
+    file = copy / "comparison" / "comparison.json"
+    changed = json.loads(file.read_text())
+    changed["summary"][0]["mean"] = 123.25
+    file.write_text(json.dumps(changed))
+    assert "123.25" in {row["mean"] for row in download(report.build(copy), "flatness")}
+    shutil.rmtree(copy / "fedavg-s0" / "surfaces" / "pair-1")  # no longer what the file is of: compared anew
+    anew = download(report.build(copy), "flatness")
+    assert {row["directions"] for row in anew} == {"2"}
 
 
 def test_clients_and_weights(page, story):

@@ -2,19 +2,26 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from feddual.cli.shell import Json
+from feddual.errors import UserError
+
+if TYPE_CHECKING:
+    from diagnostics.flatness.comparison import Comparison
 
 
 def compare(
     runs: Annotated[
         list[Path], typer.Argument(help="Run directories; those that differ in the seed alone go together.")
     ],
+    source: Annotated[
+        str, typer.Option("--from", metavar="lines|surfaces", help="Lines measured now, or the surfaces in the runs.")
+    ] = "lines",
     directions: Annotated[int, typer.Option(min=2, help="Random directions, the same noise for all models.")] = 5,
     images: Annotated[int, typer.Option(min=0, help="Samples, fixed and stratified; 0 for all.")] = 2000,
     split: Annotated[str, typer.Option(help="train (pooled over the clients) or test.")] = "train",
@@ -36,54 +43,64 @@ def compare(
 
       python -m diagnostics compare runs/iid runs/noniid --directions 5 --out cmp
       python -m diagnostics compare runs/study/*-seed-* --directions 20 --match loss --workers 2
+      python -m diagnostics compare runs/quickstart/*-s0 --from surfaces --out runs/quickstart/comparison
 
     All models see the same samples and the same noise, each scaled by its own filters. The table has the curvature
     kappa, the flatness radius r_tau and the loss rise at radius 1, 0.5 and 0.25; intervals (95 %) are a hierarchical
     bootstrap over training seeds and directions of paired differences. The folder gets the tables as CSV, one
     comparison.json, and pictures with shared levels and their captions; a folder of another comparison is refused.
-    Stopped, the same command goes on where it was.
+    Stopped, the same command goes on where it was. With --from surfaces nothing is evaluated: planes that all runs have
+    recorded around their last models are compared, each pair of directions a mean of two lines. In a study's folder
+    comparison/ it is what `feddual report` shows.
     """
-    from diagnostics.flatness.compare import compare_models
     from diagnostics.flatness.matching import group_runs
-    from feddual import devices
 
-    devices.configure()
-    found = compare_models(
-        group_runs(runs), directions=directions, images=images or None, split=split, seed=seed, tau=tau, out=out,
-        matches=[part.strip() for part in match.split(",") if part.strip()], logit_norm=logit_norm,
-        grid=None if grid == "0" else grid, workers=workers, executor=executor, progress=not as_json,
-    )  # fmt: skip
+    if source == "surfaces":
+        from diagnostics.flatness.recorded import compare_recorded
+
+        found = compare_recorded(group_runs(runs), tau)
+        found.save(out)
+    elif source == "lines":
+        from diagnostics.flatness.compare import compare_models
+        from feddual import devices
+
+        devices.configure()
+        found = compare_models(
+            group_runs(runs), directions=directions, images=images or None, split=split, seed=seed, tau=tau, out=out,
+            matches=[part.strip() for part in match.split(",") if part.strip()], logit_norm=logit_norm,
+            grid=None if grid == "0" else grid, workers=workers, executor=executor, progress=not as_json,
+        )  # fmt: skip
+    else:
+        raise UserError(f"--from: expected lines or surfaces, got {source!r}")
     pictures = _pictures(found, out)
     if as_json:
         records = json.loads(found.differences.to_json(orient="records"))
         typer.echo(json.dumps({"out": str(out), "differences": records, "pictures": [str(path) for path in pictures]}))
         return
-    table = Table("equal", "logits", "quantity", "model", "L(0)", "mean", "95 %", "minus the first", "95 %")
-    keys = ("match", "variant", "quantity")
-    first = found.summary["model"].iloc[0]
-    paired = {
-        (*(row[key] for key in keys), row["second"]): row
-        for row in found.differences.to_dict("records")
-        if row["first"] == first
-    }
-    for row in found.summary.to_dict("records"):
-        difference = ["", ""]
-        if one := paired.get((*(row[key] for key in keys), row["model"])):
-            mark = "" if one["excludes_zero"] else " (contains 0)"
-            difference = [f"{one['difference']:+.4g}", f"{one['low']:.4g} to {one['high']:.4g}{mark}"]
-        interval = f"{row['low']:.4g} to {row['high']:.4g}"
-        variant = "as they are" if row["variant"] == "plain" else "normalised"
-        shown = [f"{row[key]:.4g}" for key in ("loss", "mean")]
-        table.add_row(row["match"], variant, row["quantity"], row["model"], *shown, interval, *difference)
     # A pipe has no width: give it room rather than cut words.
-    output = Console()
-    (output if output.is_terminal else Console(width=200)).print(table)
+    console = Console()
+    (console if console.is_terminal else Console(width=200)).print(_table(found))
     if found.summary["seeds"].iloc[0] == 1:
         typer.echo("One training seed of each: the intervals are over directions only and say nothing about training.")
     typer.echo(f"comparison: {out}")
 
 
-def _pictures(found: Any, out: Path) -> list[Path]:
+def _table(found: "Comparison") -> Table:
+    """Each model's numbers, and how they differ from the first model's."""
+    table = Table("equal", "logits", "quantity", "model", "L(0)", "mean", "95 %", "minus the first", "95 %")
+    first = found.summary["model"].iloc[0]
+    for row in found.against_first.to_dict("records"):
+        low, high = row["difference_low"], row["difference_high"]
+        mark = "" if low > 0 or high < 0 else " (contains 0)"
+        gap = [f"{row['difference']:+.4g}", f"{low:.4g} to {high:.4g}{mark}"] if row["model"] != first else ["", ""]
+        variant = "as they are" if row["variant"] == "plain" else "normalised"
+        shown = [f"{row[key]:.4g}" for key in ("loss", "mean")]
+        interval = f"{row['low']:.4g} to {row['high']:.4g}"
+        table.add_row(row["match"], variant, row["quantity"], row["model"], *shown, interval, *gap)
+    return table
+
+
+def _pictures(found: "Comparison", out: Path) -> list[Path]:
     """Every picture with its caption beside it."""
     from figures.charts import surfaces as plots
     from figures.charts.captions import captions, save
@@ -110,7 +127,9 @@ def _pictures(found: Any, out: Path) -> list[Path]:
         "Symmetric loss rise over the radius: mean over training seeds and directions, its 95 % interval (dark) and "
         "the band of 10 to 90 % over all lines (light)."
     )
-    lines = {f"{name} (equal {match}, seed {place})": one for (match, name, place), one in found.lines.items()}
+    lines: dict[str, Any] = {
+        f"{name} (equal {match}, seed {place})": one for (match, name, place), one in found.lines.items()
+    }
     figure = plot_profiles(found.profiles, found.settings["tau"])
-    made.append(save(figure, out / "profiles.png", captions(lines, about)))
+    made.append(save(figure, out / "profiles.png", captions(lines or surfaces, about)))
     return made

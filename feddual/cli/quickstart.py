@@ -2,6 +2,7 @@
 
 OUT/study.yaml, OUT/<cell>/    the quickstart study's runs, with gradient norms
 OUT/<cell>/surfaces/pair-N/    the loss around each final model, on the same pairs of random directions
+OUT/comparison/                how flat they are, with intervals
 OUT/figures/                   pictures for paper
 OUT/report.html                all of it to explore
 """
@@ -111,6 +112,7 @@ def tell(
         finished = {cell.name: out / cell.name for cell in cells if cell.name not in outcome.failed}
         shown.stage(*SURFACES)
         outcome.failed |= _surfaces(shown, finished, grid, config.Runtime(executor=executor, workers=count))
+        outcome.failed |= _compare(finished, out)
         _draw(shown, out, outcome)
     for name, path in finished.items():
         run = RunDir(path)
@@ -193,6 +195,19 @@ def _surfaces(shown: StoryProgress, runs: Mapping[str, Path], grid: int, runtime
     finally:
         executor.close()
     return failed
+
+
+def _compare(runs: Mapping[str, Path], out: Path) -> dict[str, str]:
+    """How flat, from the surfaces; the error if they cannot be compared. An earlier comparison's numbers go."""
+    from diagnostics.flatness import matching, recorded
+
+    whole = [path for path in runs.values() if all(_is_there(path / "surfaces" / f"pair-{n}") for n in range(PAIRS))]
+    try:
+        if whole:
+            recorded.compare_recorded(matching.group_runs(whole)).save(out / recorded.FOLDER, replace=True)
+    except UserError as error:
+        return {recorded.FOLDER: str(error)}
+    return {}
 
 
 def _is_there(folder: Path) -> bool:

@@ -6,8 +6,7 @@ from typing import Any
 
 from diagnostics import gradients
 from figures._results import over_seeds, signed
-from figures.paper import _surfaces
-from figures.report._landscape import comparable
+from figures.report._landscape import compared
 from figures.report._story import UNITS, Story
 
 MOST = 4  # runs named in a sentence
@@ -48,11 +47,9 @@ def _gradients(story: Story) -> Iterator[Finding]:
     """Definition A of the first run that can be compared with another."""
     for group in story.groups:
         base = story.base_of(group)
-        seeds = sorted(set(base.gradient_norms) & set(group.gradient_norms))
-        if base is group or not seeds:
+        if base is group:
             continue
-        one, two = ([which.gradient_norms[seed] for seed in seeds] for which in (base, group))
-        table = gradients.ratios(one, two, ["A"], UNITS)
+        table = gradients.ratios_by_seed(base.gradient_norms, group.gradient_norms, ["A"], UNITS)
         if len(table):
             times = dict(zip(table["layer"], table["ratio"], strict=True))
             ordered = sorted(times, key=times.__getitem__)
@@ -66,13 +63,13 @@ def _gradients(story: Story) -> Iterator[Finding]:
 
 
 def _flatness(story: Story) -> Iterator[Finding]:
-    _, found = comparable(story)
-    if not found or len(found) > MOST:
+    made = compared(story)
+    if made is None or made.summary["model"].nunique() > MOST:
         return
-    table = _surfaces.flatness(found, sorted(next(iter(found.values()))))
-    rows = table[table["quantity"] == RISE].to_dict("records")
-    parts = [f"{row['mean']:.2f} [{row['low']:.2f}, {row['high']:.2f}] around {row['group']}" for row in rows]
+    table = made.summary[(made.summary["quantity"] == RISE) & (made.summary["variant"] == "plain")]
+    rows = table[table["match"] == table["match"].iloc[0]].to_dict("records")
+    parts = [f"{row['mean']:.2f} [{row['low']:.2f}, {row['high']:.2f}] around {row['model']}" for row in rows]
     yield Finding(
         f"Half a filter norm away in a random direction the loss is higher by {', '.join(parts)}.",
-        {str(row["group"]): row["mean"] for row in rows},
+        {str(row["model"]): row["mean"] for row in rows},
     )

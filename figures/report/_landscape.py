@@ -6,17 +6,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from diagnostics.surfaces.results import Surface
+from diagnostics.flatness import recorded
+from diagnostics.flatness.comparison import Comparison
+from diagnostics.flatness.recorded import largest
 from figures.charts import surfaces as plots
 from figures.charts.scale import shared_scale
-from figures.paper import _surfaces
 from figures.report._page import Chart, Panel, Section, Table, figure
 from figures.report._story import Story
 
 MOST_SURFACES = 8  # a browser has no more than 16 places for 3-D
 NO_SURFACE = "no loss surface; `python -m diagnostics surface {path}` computes one"
-QUANTITY_NAMES = {"kappa": "curvature κ at the centre"} | {
-    f"rise_{radius:g}": f"loss rise at radius {radius:g}" for radius in _surfaces.RADII
+QUANTITY_NAMES = {"kappa": "curvature κ at the centre", "r_tau": "radius at which the loss has risen by {tau:g}"} | {
+    f"rise_{radius:g}": f"loss rise at radius {radius:g}" for radius in (0.25, 0.5, 1)
+}
+CASES = {  # where a comparison has several
+    ("round", "logit-normalised"): ", logits normalised",
+    ("loss", "plain"): ", at equal loss",
+    ("loss", "logit-normalised"): ", at equal loss, logits normalised",
 }
 
 
@@ -62,11 +68,6 @@ def surfaces(story: Story) -> Section:
     return Section("surfaces", "Loss surfaces", about, [chart], missing)
 
 
-def largest(by_seed: Mapping[int, Mapping[str, Surface]]) -> Surface:
-    """Of the first seed the one with the most points; the first by name of equals."""
-    return max(by_seed[min(by_seed)].values(), key=lambda surface: (surface.complete, surface.loss.size))
-
-
 def flatness(story: Story) -> Section:
     """The numbers of the surfaces, with intervals."""
     about = (
@@ -74,40 +75,51 @@ def flatness(story: Story) -> Section:
         "bootstrap over training seeds and pairs of directions; differences are paired. Confidence alone makes "
         "cross-entropy flatter, so do not read this table as quality."
     )
-    names, found = comparable(story)
-    if not found:
+    made = compared(story)
+    if made is None:
         return Section("flatness", "How flat", about, missing=["No complete loss surfaces to compare."])
-    seeds = sorted(next(iter(found.values())))
-    pairs = len(next(iter(next(iter(found.values())).values())))
-    table = _surfaces.flatness(found, seeds)
-    first = next(iter(found))
+    table = made.against_first
+    first, seeds, directions = table["model"].iloc[0], int(table["seeds"].iloc[0]), int(table["directions"].iloc[0])
     rows = []
     for quantity, name in QUANTITY_NAMES.items():
         for row in table[table["quantity"] == quantity].to_dict("records"):
-            gap = _interval(row, "difference", "difference_low", "difference_high") if row["group"] != first else "–"
-            rows.append([name, row["group"], _interval(row, "mean", "low", "high"), gap])
-    caption = f"{len(seeds)} training seed{'s'[: len(seeds) > 1]} × {pairs} pairs of directions ({', '.join(names)})."
-    if len(seeds) == 1:
+            gap = _interval(row, "difference", "difference_low", "difference_high") if row["model"] != first else "–"
+            what = name.format(**made.settings) + CASES.get((row["match"], row["variant"]), "")
+            rows.append([what, row["model"], _interval(row, "mean", "low", "high"), gap])
+    planes = made.settings.get("planes")
+    what = f"pairs of directions ({', '.join(planes)})" if planes else "directions"
+    caption = f"{seeds} training seed{'s'[: seeds > 1]} × {directions} {what}."
+    if seeds == 1:
         caption += " With one seed the intervals are over directions alone and say nothing about training."
-    if len(seeds) * pairs == 1:
+    if seeds * directions == 1:
         caption = "One surface per model, so there is no interval; `--direction 1`, `2`, ... gives more pairs."
-    missing = [f"{group.label}: no comparable surface" for group in story.groups if group.label not in found]
+    shown = set(table["model"])
+    missing = [f"{group.label}: no comparable surface" for group in story.groups if group.label not in shown]
     columns = ["quantity", "run", "mean [95 %]", f"minus {first} [95 %]"]
     return Section("flatness", "How flat", about, [Table("flatness", caption, columns, rows, table)], missing)
 
 
-def comparable(story: Story) -> tuple[list[str], dict[str, dict[int, dict[str, Surface]]]]:
-    """Names and surfaces of the planes and seeds that all groups with finished surfaces have: by label, seed, name."""
-    found: dict[str, dict[int, dict[str, Surface]]] = {}
+def compared(story: Story) -> Comparison | None:
+    """The comparison in the folder's `comparison/`, else one of the recorded surfaces; None when there are none.
+
+    One of surfaces that are no longer those around the final models does not count.
+    """
+    folder = story.root / recorded.FOLDER
+    kept = Comparison.load(folder)
+    if kept is not None and kept.identity.get("from") != "surfaces":
+        labels = {run.path.name: group.label for group in story.groups for run in group.runs}
+        runs = kept.settings.get("runs", {})
+        names = dict.fromkeys(kept.summary["model"])
+        return kept.renamed([labels.get(runs.get(name, [name])[0], name) for name in names])
+    found: dict[str, dict[int, dict[str, Any]]] = {}
     for group in story.groups:
         for run in group.runs:
             several = story.surfaces.get(group.key, {}).get(run.seed, {})
-            last = {name: surface for name, surface in several.items() if _surfaces.is_last(surface, run)}
+            last = {name: one for name, one in several.items() if recorded.is_last(one, run.summary["rounds"])}
             if last:
                 found.setdefault(group.label, {})[run.seed] = last
-    shared = _surfaces.comparable(found) if found else {}
-    names = list(next(iter(next(iter(shared.values())).values()))) if shared else []
-    return names, shared
+    tau = {} if kept is None else {"tau": kept.identity["tau"]}
+    return recorded.compare_surfaces(found, stored=folder, **tau)
 
 
 def _interval(row: Mapping[Any, Any], middle: str, low: str, high: str) -> str:

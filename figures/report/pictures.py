@@ -6,6 +6,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
+from diagnostics.flatness.recorded import largest
 from feddual.records.run_dir import atomic_write
 from figures._results import per_round
 from figures.charts import gradients as norm_plots
@@ -14,7 +15,6 @@ from figures.charts import surfaces as surface_plots
 from figures.charts.describe import Chart, Heat, Line, Panel
 from figures.charts.style import MATPLOTLIB, Look
 from figures.general.client_histograms import title as partition_title
-from figures.report._landscape import largest
 from figures.report._story import UNITS, Story
 
 Files = dict[str, bytes]  # by name

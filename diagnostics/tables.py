@@ -1,0 +1,52 @@
+"""Tables in one JSON file, beside what they were computed from."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from feddual.errors import UserError
+from feddual.records.run_dir import atomic_write
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def write(path: Path, identity: Mapping[str, Any], tables: "Mapping[str, pd.DataFrame]", **more: Any) -> None:
+    """Write tables; numbers keep all their digits, what is not finite becomes null.
+
+    Args:
+        path: The file.
+        identity: All that determines the numbers.
+        tables: By name.
+        **more: Whatever else JSON can say.
+    """
+    rows = {name: [_plain(row) for row in table.to_dict("records")] for name, table in tables.items()}
+    text = json.dumps({**more, "identity": identity, **rows}, indent=1, default=lambda value: value.item())
+    atomic_write(path, (text + "\n").encode())
+
+
+def _plain(row: Mapping[Any, Any]) -> dict[str, Any]:
+    return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """What `write` wrote; None when there is no such file.
+
+    Raises:
+        UserError: When it cannot be read.
+    """
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: not readable ({error}); choose another folder") from error
+    return found
+
+
+def stored(path: Path | None, identity: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a file holds, if it was computed from just this."""
+    found = None if path is None else read(path)
+    return found if found is not None and found.get("identity") == json.loads(json.dumps(identity)) else None
