@@ -95,13 +95,13 @@ class Surface(Measured):
         """A contour picture (matplotlib); `kind="heatmap"` for cells."""
         from figures.charts import surfaces
 
-        return surfaces.plot(self, **options)
+        return surfaces.plot(self, **options).matplotlib()
 
-    def plot3d(self, **options: Any) -> Any:
+    def plot3d(self, *, backend: str = "plotly", name: str = "", cap: float | None = None) -> Any:
         """An interactive 3-D picture (plotly); `backend="matplotlib"` for paper."""
         from figures.charts import surfaces
 
-        return surfaces.plot3d(self, **options)
+        return surfaces.panels3d({name: self}, cap=cap).draw(backend)
 
     def _repr_html_(self) -> str:
         from figures.charts import surfaces
@@ -131,7 +131,7 @@ class Lines(Measured):
         """Mean, median and the band of 10 to 90 % over directions (matplotlib)."""
         from figures.charts.lines import plot_lines
 
-        return plot_lines(self, **options)
+        return plot_lines(self, **options).matplotlib()
 
     def __repr__(self) -> str:
         return f"Lines({len(self.loss)} directions x {len(self.alphas)} points)"

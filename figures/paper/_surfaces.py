@@ -13,20 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pandas as pd
 
 from diagnostics.statistics import hierarchical
 from diagnostics.surfaces.results import Surface, load
-from feddual.records.run_dir import atomic_write
 from figures._results import NOT_RUN, Drawing, Recorded, Results, seeds_text
-from figures.charts import describe as _charts
 from figures.charts import surfaces as plots
 from figures.charts import tables as _tables
-from figures.charts.static import save_figure
-from figures.charts.style import MATPLOTLIB
-from figures.charts.tables import Section
+from figures.charts.describe import save
+from figures.charts.tables import Block
 
 RADII = (0.25, 0.5, 1.0)
 QUANTITIES = ("loss", "accuracy", "kappa", *(f"rise_{radius:g}" for radius in RADII))
@@ -55,12 +51,11 @@ def draw(
         if not seeds:
             blank = {"setting": setting, "dataset": dataset, "quantity": NOT_RUN}
             frames.append(pd.DataFrame([{**blank, "group": label} for label in groups]))
-            sections.append(Section(setting, ["quantity", *groups, "difference"], [[NOT_RUN] * (len(groups) + 2)]))
+            sections.append(Block(setting, ["quantity", *groups, "difference"], [[NOT_RUN] * (len(groups) + 2)]))
             continue
         suffix = "" if number == 0 else f"_{number + 1}"
         drawn = {label: max(group[seeds[0]].values(), key=lambda s: s.loss.size) for label, group in found.items()}
-        with matplotlib.rc_context(MATPLOTLIB):
-            files += _pictures(f"{name}{suffix}", drawn, found, seeds, out)
+        files += _pictures(f"{name}{suffix}", drawn, found, seeds, out)
         captions += [f"Drawn, {label} ({setting}): {surface.caption()}" for label, surface in drawn.items()]
         table = flatness(found, seeds)
         frames.append(table.assign(setting=setting, dataset=dataset))
@@ -131,18 +126,14 @@ def _plane(surface: Surface) -> tuple[Any, ...]:
 def _pictures(
     name: str, drawn: Mapping[str, Surface], found: Mapping[str, Group], seeds: Sequence[int], out: Path
 ) -> list[Path]:
-    files = save_figure(plots.panels(drawn), f"{name}_contours", out)
-    files += save_figure(plots.panels3d(drawn, backend="matplotlib"), f"{name}_3d", out)
+    files = save(plots.panels(drawn), f"{name}_contours", out, ("png", "pdf"))
+    files += save(plots.panels3d(drawn), f"{name}_3d", out)
     first, second = ([surface for seed in seeds for surface in group[seed].values()] for group in found.values())
     shape = min(surface.loss.shape for surface in [*first, *second])
     pairs = [(a, b) for a, b in zip(first, second, strict=True) if a.loss.shape == b.loss.shape == shape]
     left, right = map(list, zip(*pairs, strict=True))
     one, two = found
-    files += save_figure(plots.difference(left, right, (one, two)), f"{name}_difference", out)
-    page = out / f"{name}_3d.html"
-    atomic_write(page, plots.panels3d(drawn).to_html(include_plotlyjs="directory").encode())
-    _charts.share_library(out)
-    return [*files, page]
+    return files + save(plots.difference(left, right, (one, two)), f"{name}_difference", out, ("png", "pdf"))
 
 
 def flatness(found: Mapping[str, Group], seeds: Sequence[int]) -> pd.DataFrame:
@@ -180,7 +171,7 @@ def measure(surface: Surface) -> list[float]:
     return [*here, float(np.mean(along)), *(float(ring.mean()) if ring.size else np.nan for ring in rings)]
 
 
-def _section(setting: str, table: pd.DataFrame, seeds: int) -> Section:
+def _section(setting: str, table: pd.DataFrame, seeds: int) -> Block:
     labels = list(dict.fromkeys(table["group"]))
     rows = []
     for quantity, part in table.groupby("quantity", sort=False):
@@ -189,7 +180,7 @@ def _section(setting: str, table: pd.DataFrame, seeds: int) -> Section:
         gap = _interval(by_group.loc[labels[-1]], "difference", "difference_low", "difference_high")
         rows.append([str(quantity), *cells, gap])
     pairs = int(table["pairs"].max())
-    return Section(f"{setting} ({seeds_text(seeds)} × {pairs} pairs)", ["quantity", *labels, "difference"], rows)
+    return Block(f"{setting} ({seeds_text(seeds)} × {pairs} pairs)", ["quantity", *labels, "difference"], rows)
 
 
 def _interval(row: Any, middle: str, low: str, high: str) -> str:
