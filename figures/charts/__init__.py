@@ -8,8 +8,8 @@
     chart.save("accuracy.pdf")                  # or .png, or .html
     charts.save(chart, "accuracy", Path("out"))   # all three
 
-A chart has panels, a panel has marks: `Line`, `Points`, `Bars`, `Heat`, `Contour`, `Surface3D`. The modules `gradients`,
-`surfaces`, `lines` and `runs` describe what this project measures. Nothing imports matplotlib or plotly before it draws.
+A chart has panels, a panel has marks: `Line`, `Points`, `Bars`, `Heat`, `Contour`, `Surface3D`. `gradients`, `lines`,
+`surfaces` and `runs` describe what this project measures. Nothing imports matplotlib or plotly before it draws.
 """
 
 import importlib

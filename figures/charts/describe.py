@@ -1,6 +1,6 @@
-"""A chart described once: what its panels show. Two back ends draw it, `static` (matplotlib) and `interactive` (plotly).
+"""A chart described once: what its panels show.
 
-Nothing here imports them before something is drawn.
+Two back ends draw it, `static` (matplotlib) and `interactive` (plotly); nothing imports them before something is drawn.
 """
 
 import base64

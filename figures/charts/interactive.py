@@ -75,8 +75,8 @@ def figure(chart: Chart) -> go.Figure:
     return go.Figure({"data": data, "layout": layout})
 
 
-def single(panel: Panel) -> dict[str, Any]:
-    """One panel alone, as data and layout: for a page with titles, legend, colours and controls of its own."""
+def single(panel: Panel) -> go.Figure:
+    """One panel alone: for a page with titles, legend, colours and controls of its own."""
     layout = _axes(panel, "", None)
     data = _placed(_traces(panel, set(), None), "")
     scale = panel.scale
@@ -91,7 +91,7 @@ def single(panel: Panel) -> dict[str, Any]:
     layout |= {"barmode": "stack" if stacked else "group", "shapes": _levels(panel, "")}
     if bars:
         layout["legend"] = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
-    return dict(go.Figure({"data": data, "layout": layout}).to_plotly_json())
+    return go.Figure({"data": data, "layout": layout})
 
 
 def _layout(height: int, margin: Mapping[str, int]) -> dict[str, Any]:

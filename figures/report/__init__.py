@@ -3,7 +3,7 @@
     figures.report.write("runs/quickstart")          # -> runs/quickstart/report.html
 
 `_story.py` reads what was recorded; `_training.py`, `_gradients.py`, `_landscape.py`, `_federation.py` and `_facts.py`
-turn it into sections; `_page.py` says what a section is made of and fills `page.html.j2`. What was not recorded, failed
+turn it into parts; `_page.py` says what a part is made of and fills `page.html.j2`. What was not recorded, failed
 or is unfinished is said on the page.
 """
 
@@ -46,7 +46,7 @@ def build(source: str | Path) -> str:
 
     story = Story.read(Path(source))
     in_short = [finding.text for finding in _findings.findings(story)]
-    sections = [
+    parts = [
         _training.curves(story),
         _gradients.norms(story),
         _gradients.ratios(story),
@@ -57,4 +57,4 @@ def build(source: str | Path) -> str:
         _training.timing(story),
         _facts.settings(story),
     ]
-    return _page.render(story, in_short, _training.cards(story), sections)
+    return _page.render(story, in_short, _training.cards(story), parts)
