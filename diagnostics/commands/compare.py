@@ -111,7 +111,7 @@ def _pictures(found: "Comparison", out: Path) -> list[Path]:
     if names:
         about = "The same samples and noise, scaled by each model's own filters; one colour scale."
         made.append(save(plots.panels(surfaces), out / "surfaces.png", captions(surfaces, about)))
-        figure = plots.panels3d(surfaces, backend="matplotlib")
+        figure = plots.panels3d(surfaces)
         made.append(save(figure, out / "surfaces3d.png", captions(surfaces, about)))
         for other in names[1:]:
             pair = {name: surfaces[name] for name in (names[0], other)}
@@ -122,7 +122,7 @@ def _pictures(found: "Comparison", out: Path) -> list[Path]:
             figure = plots.difference(*pair.values(), (names[0], other))
             made.append(save(figure, out / f"difference-{other}.png", captions(pair, about)))
         made.append(out / "surfaces3d.html")
-        plots.panels3d(surfaces).write_html(made[-1], include_plotlyjs=True)
+        plots.panels3d(surfaces).save(made[-1])
     about = (
         "Symmetric loss rise over the radius: mean over training seeds and directions, its 95 % interval (dark) and "
         "the band of 10 to 90 % over all lines (light)."

@@ -117,20 +117,22 @@ class Surface(Measured):
         """
         from figures.charts import surfaces
 
-        return surfaces.plot(self, **options)
+        return surfaces.plot(self, **options).matplotlib()
 
-    def plot3d(self, **options: Any) -> Any:
+    def plot3d(self, *, backend: str = "plotly", name: str = "", cap: float | None = None) -> Any:
         """A picture in three dimensions.
 
         Args:
-            **options: `backend="matplotlib"` for paper; `cap`, the largest loss to draw; `name`, for the title.
+            backend: plotly, to turn, or matplotlib, for paper.
+            name: For the title.
+            cap: The largest loss to draw.
 
         Returns:
-            A plotly figure to turn, or a matplotlib one.
+            A plotly figure, or a matplotlib one.
         """
         from figures.charts import surfaces
 
-        return surfaces.plot3d(self, **options)
+        return surfaces.panels3d({name: self}, cap=cap).draw(backend)
 
     def _repr_html_(self) -> str:
         from figures.charts import surfaces
@@ -174,7 +176,7 @@ class Lines(Measured):
         """
         from figures.charts.lines import plot_lines
 
-        return plot_lines(self, **options)
+        return plot_lines(self, **options).matplotlib()
 
     def __repr__(self) -> str:
         return f"Lines({len(self.loss)} directions x {len(self.alphas)} points)"

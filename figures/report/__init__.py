@@ -3,8 +3,9 @@
     figures.report.write("runs/quickstart")          # -> runs/quickstart/report.html
 
 `_story.py` reads what was recorded; `_training.py`, `_gradients.py`, `_landscape.py`, `_federation.py` and `_facts.py`
-turn it into sections; `_page.py` says what a section is made of and fills `page.html.j2`. What was not recorded, failed
-or is unfinished is said on the page. A section of one's own is a function `section(story)`, given as `module:name`.
+turn it into parts; `_page.py` says what a part is made of and fills `page.html.j2`. What was not recorded, failed
+or is unfinished is said on the page. A section of one's own is a function from the story to a part, given as
+`module:name`.
 """
 
 from collections.abc import Sequence
@@ -61,5 +62,5 @@ def build(source: str | Path, more: Sequence[str] = ()) -> str:
 
     story = Story.read(Path(source))
     in_short = [finding.text for finding in _findings.findings(story)]
-    sections = [plugins.find("sections", name, "--section")(story) for name in (*plugins.names("sections"), *more)]
-    return _page.render(story, in_short, _training.cards(story), sections)
+    parts = [plugins.find("sections", name, "--section")(story) for name in (*plugins.names("sections"), *more)]
+    return _page.render(story, in_short, _training.cards(story), parts)

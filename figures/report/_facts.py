@@ -9,20 +9,20 @@ import yaml
 
 from feddual.records.run_dir import RunDir
 from figures._results import Recorded
-from figures.report._page import Fold, Section, Table
+from figures.report._page import Fold, Part, Table
 from figures.report._story import Story
 
 INCIDENTAL = ("name", "seed", "runtime", "probes", "sinks", "checkpoint")
 
 
-def settings(story: Story) -> Section:
+def settings(story: Story) -> Part:
     """The config and provenance of every run."""
     about = (
         "The settings in which these runs differ, then each run's whole config and the machine, versions and hashes "
         "behind it. With the config and the seed a run can be made again to the same bits on the same versions."
     )
     if not story.groups:
-        return Section("settings", "Settings and provenance", about, missing=["No run has begun."])
+        return Part("settings", "Settings and provenance", about, missing=["No run has begun."])
     flat = {group.label: dict(_flat(_without(group.first.config))) for group in story.groups}
     keys = [key for key in dict.fromkeys(key for one in flat.values() for key in one) if _differs(key, flat)]
     frame = pd.DataFrame([{"setting": key} | {label: one.get(key) for label, one in flat.items()} for key in keys])
@@ -36,7 +36,7 @@ def settings(story: Story) -> Section:
     missing = [
         f"{run.path.name}: no environment.json" for run in story.runs if not (run.path / "environment.json").is_file()
     ]
-    return Section("settings", "Settings and provenance", about, parts, missing)
+    return Part("settings", "Settings and provenance", about, parts, missing)
 
 
 def _without(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,12 +14,10 @@ from diagnostics.surfaces.results import Surface, load
 from feddual.errors import UserError
 from figures._collect import is_trial
 from figures._results import Recorded, Results
-from figures.charts.gradients import COLOURS
-from figures.charts.style import LOOKS
+from figures.charts.style import COLOURS, DASHES, LOOKS, Look
 from figures.paper._rows import ALGORITHMS
 
 UNITS = "rms"  # of gradient norms
-DASHES = ("solid", "dash", "dot", "dashdot")  # plotly's names
 
 
 @dataclass(frozen=True, eq=False)  # a key of dictionaries
@@ -27,10 +25,12 @@ class Group:
     """Runs of one experiment, which differ in their seed alone."""
 
     key: str
-    label: str
-    colour: str
-    dash: str
+    look: Look
     runs: tuple[Recorded, ...]
+
+    @property
+    def label(self) -> str:
+        return self.look.label
 
     @property
     def first(self) -> Recorded:
@@ -158,9 +158,7 @@ def _groups(runs: list[Recorded]) -> tuple[Group, ...]:
     return tuple(
         Group(
             f"g{number}",
-            label,
-            COLOURS[number % len(COLOURS)],
-            DASHES[number // len(COLOURS) % len(DASHES)],
+            Look(label, COLOURS[number % len(COLOURS)], dash=DASHES[number // len(COLOURS) % len(DASHES)], width=1.6),
             tuple(members[seed] for seed in sorted(members)),
         )
         for number, (label, members) in enumerate(zip(labels, ordered, strict=True))
