@@ -13,8 +13,9 @@ class Commands(TyperGroup):
     """The commands by name, and any function as `module:function`."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if ":" not in cmd_name:
-            return super().get_command(ctx, cmd_name)
+        known = super().get_command(ctx, cmd_name)
+        if known is not None or not (":" in cmd_name or cmd_name in plugins.names("commands")):
+            return known
         own = typer.Typer(pretty_exceptions_enable=False)
         guarded(lambda: own.command(cmd_name)(guarded(plugins.find("commands", cmd_name, "COMMAND"))))()
         return typer.main.get_command(own)

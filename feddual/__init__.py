@@ -38,23 +38,22 @@ if TYPE_CHECKING:
     from feddual.training.engine import RoundRecord
 
 _HOMES = {
-    "feddual.algorithms._base": (
-        "Algorithm", "Batch", "ClientContext", "ClientResult", "Outputs", "ServerState", "Slots", "Trained",
-    ),
-    "feddual.api": ("Run", "compare", "open", "replay", "rounds", "run"),
-    "feddual.barycenter": ("Barycenter",),
-    "feddual.data.datasets": ("Dataset",),
-    "feddual.data.partition": ("Partition",),
-    "feddual.errors": ("UserError",),
-    "feddual.executors": ("Executor",),
-    "feddual.experiment.config": ("Experiment", "resolve"),
-    "feddual.experiment.schema": ("Section",),
-    "feddual.functional.layout": ("Layout",),
-    "feddual.probes": ("ClientView", "Probe", "RoundView"),
-    "feddual.records.sinks": ("Sink",),
-    "feddual.studies.runs": ("StudyRuns", "open_study", "run_study"),
-    "feddual.training.engine": ("RoundRecord",),
-}  # fmt: skip
+    "algorithms._base": "Algorithm Batch ClientContext ClientResult Outputs ServerState Slots Trained",
+    "api": "Run compare open replay rounds run",
+    "barycenter": "Barycenter",
+    "data.datasets": "Dataset",
+    "data.partition": "Partition",
+    "errors": "UserError",
+    "executors": "Executor",
+    "experiment.config": "Experiment resolve",
+    "experiment.schema": "Section",
+    "functional.layout": "Layout",
+    "probes": "ClientView Probe RoundView",
+    "records.sinks": "Sink",
+    "studies.runs": "StudyRuns open_study run_study",
+    "training.engine": "RoundRecord",
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 __all__ = [
     "Algorithm", "Barycenter", "Batch", "ClientContext", "ClientResult", "ClientView", "Dataset", "Executor",
     "Experiment", "Layout", "Outputs", "Partition", "Probe", "RoundRecord", "RoundView", "Run", "Section",
@@ -66,9 +65,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     import importlib
 
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(importlib.import_module(home), name)
+    if name in _HOME:
+        return getattr(importlib.import_module(f"feddual.{_HOME[name]}"), name)
     raise AttributeError(f"module 'feddual' has no attribute {name!r}")
 
 

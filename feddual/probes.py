@@ -8,7 +8,7 @@ run measures the same ones.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -50,28 +50,11 @@ class Schedule:
         return round_index % self.every == 0
 
 
-class Bench(Protocol):
-    """What stands behind the views: the network and the data of this process's workbench."""
-
-    @property
-    def federation(self) -> "Federation": ...
-    @property
-    def evaluator(self) -> Any: ...
-    @property
-    def network(self) -> Any: ...
-
-    def gradient(self, weights: np.ndarray, x: Any, y: np.ndarray) -> np.ndarray:
-        """The gradient of the mean cross-entropy."""
-
-    def activations(self, weights: np.ndarray, x: Any) -> dict[str, np.ndarray]:
-        """The outputs of the layers that have trained weights."""
-
-
 @dataclass(frozen=True)
 class View:
     """What both halves of a probe may know of the round and of the network."""
 
-    _bench: Bench
+    _bench: Any  # this process's workbench: the network and the data
     experiment: "Experiment"  # the settings; at a client without what concerns the host alone (name, probes, sinks)
     round_index: int  # from 1
     num_rounds: int
@@ -79,8 +62,7 @@ class View:
     @property
     def layout(self) -> "Layout":
         """Which part of a weight vector is which variable."""
-        layout: Layout = self._bench.network.layout
-        return layout
+        return self._bench.network.layout
 
     @property
     def test_labels(self) -> np.ndarray:

@@ -47,7 +47,8 @@ def full_name(name: str) -> str:
         return name
     wanted = name.replace("-", "_")
     there = names()
-    found = [wanted] if wanted in there else [one for one in there if one.split("_")[0] == wanted]
+    same = [one for one in there if one.replace("-", "_") == wanted]
+    found = same or [one for one in there if one.split("_")[0] == wanted]
     if len(found) == 1:
         return found[0]
     if found:

@@ -116,7 +116,7 @@ def test_the_partition_is_the_users_own(folder):
     assert run.config.partition.seed == 0  # a default of the function, recorded
     even, odd = run.histograms[:5], run.histograms[5:]
     assert even[:, ::2].sum() + odd[:, 1::2].sum() == run.histograms.sum()
-    with pytest.raises(feddual.UserError, match=r"partition.alpha: unknown key; allowed: name, num_clients, seed"):
+    with pytest.raises(feddual.UserError, match=r"partition\.alpha: unknown key; allowed: name, num_clients, seed"):
         feddual.resolve(run.config, {"partition.alpha": 0.1})
 
 

@@ -25,6 +25,9 @@ class ServerState:
     slots: Slots = field(default_factory=dict)
 
 
+Finished = tuple[ServerState, dict[str, Any]]  # the next state, and facts to record with the round
+
+
 @dataclass(frozen=True)
 class Batch:
     """A batch of a client's data, in the traced loop."""
@@ -187,9 +190,7 @@ class Algorithm:
         """Take one client's result in; called in client-id order, with None at first."""
         return aggregation.add(acc, result.weights, self.client_weight(result))
 
-    def finish(
-        self, server: ServerState, acc: Any, layout: Layout, num_clients: int
-    ) -> tuple[ServerState, dict[str, Any]]:
+    def finish(self, server: ServerState, acc: Any, layout: Layout, num_clients: int) -> Finished:
         """The next server state, and facts to record with the round."""
         return replace(server, weights=aggregation.mean(acc)), {}
 

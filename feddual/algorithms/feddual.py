@@ -29,6 +29,7 @@ from feddual.algorithms._base import (
     Batch,
     ClientContext,
     ClientResult,
+    Finished,
     Outputs,
     ServerState,
     Slots,
@@ -230,9 +231,7 @@ class FedDUAL(Algorithm):
         displacement = update(result.weights, server.weights) if self.params.match_norm else None
         return models, [*clients, (weight, result.payload["source"], displacement)]
 
-    def finish(
-        self, server: ServerState, acc: Any, layout: Layout, num_clients: int
-    ) -> tuple[ServerState, dict[str, Any]]:
+    def finish(self, server: ServerState, acc: Any, layout: Layout, num_clients: int) -> Finished:
         models, clients = acc
         weights = (models.total / models.weight).astype(np.float32)
         if not clients:

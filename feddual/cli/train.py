@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -142,7 +141,6 @@ def study(
 
     A cell that fails is recorded in failed/ with its error; the others go on.
     """
-    from feddual.cli.progress import StudyProgress
     from feddual.experiment import config
     from feddual.studies import grid as studies
     from feddual.studies import tuning
@@ -162,24 +160,30 @@ def study(
     runner = studies.Runner(loaded, path, workers, executor)
     runner.prepare()
     failures: dict[str, str] = {}
-    batches: list[Callable[[], list[studies.Cell]]] = [lambda: wanted]
+    _carry_out(runner, wanted, overrides, failures, shown=not as_json)
     if tune:
-        batches += [
-            lambda: tuning.first_trials(loaded, path, rows),
-            lambda: tuning.last_trials(loaded, path, rows),
-            lambda: tuning.tuned_cells(loaded, path, rows, seeds, overrides),
-        ]
-    for find in batches:
-        batch = find()
-        with StudyProgress(runner, enabled=not as_json) as shown:
-            for ended, error in runner.run(batch, overrides):
-                shown.ended(ended.name, error)
-                failures.pop(ended.name, None)  # a trial may succeed at its second attempt
-                if error is not None:
-                    failures[ended.name] = error
-    if tune:
-        wanted += batch
-    lines = studies.table([one.name for one in wanted], path)
+        for trials in (tuning.first_trials, tuning.last_trials):
+            _carry_out(runner, trials(loaded, path, rows), overrides, failures, shown=not as_json)
+        tuned = tuning.tuned_cells(loaded, path, rows, seeds, overrides)
+        _carry_out(runner, tuned, overrides, failures, shown=not as_json)
+        wanted += tuned
+    _tell(path, studies.table([one.name for one in wanted], path), failures, as_json)
+
+
+def _carry_out(runner: Any, cells: Any, overrides: dict[str, Any], failures: dict[str, str], shown: bool) -> None:
+    """Run cells, and keep the errors of those that fail."""
+    from feddual.cli.progress import StudyProgress
+
+    with StudyProgress(runner, enabled=shown) as progress:
+        for ended, error in runner.run(cells, overrides):
+            progress.ended(ended.name, error)
+            failures.pop(ended.name, None)  # a trial may succeed at its second attempt
+            if error is not None:
+                failures[ended.name] = error
+
+
+def _tell(path: Path, lines: list[dict[str, Any]], failures: dict[str, str], as_json: bool) -> None:
+    """What a study found; exit code 1 when some of it failed."""
     if as_json:
         print(json.dumps({"out": str(path), "rows": lines, "failed": failures}))
     else:

@@ -315,8 +315,8 @@ def from_arrays(
     if x_train.ndim == 3:
         x_train, x_test = x_train[..., None], x_test[..., None]
     kind = np.uint8 if x_train.dtype == np.uint8 else np.float32
-    labels = (y_train.ravel().astype(np.int64), y_test.ravel().astype(np.int64))
-    return Dataset("arrays", x_train.astype(kind), labels[0], x_test.astype(kind), labels[1])
+    y_train, y_test = y_train.ravel().astype(np.int64), y_test.ravel().astype(np.int64)
+    return Dataset("arrays", x_train.astype(kind), y_train, x_test.astype(kind), y_test)
 
 
 def load(config: Any, data_dir: str | None = None, with_test: bool = True) -> Dataset:

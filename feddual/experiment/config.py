@@ -116,7 +116,7 @@ class Experiment(Section):
 # --- variants -------------------------------------------------------------------------------------------------------
 
 
-_VARIANTS = {"dataset": "datasets", "partition": "partitions", "model": "models", "algorithm": "algorithms"}
+VARIANTS = {"dataset": "datasets", "partition": "partitions", "model": "models", "algorithm": "algorithms"}
 _EXAMPLES = {"dataset": "fmnist", "partition": "published", "model": "lenet5", "algorithm": "fedavg"}
 # What the engine itself hands to a function, first by position: no keys of the section.
 _GIVEN = {"dataset": 0, "partition": 1, "model": 2}
@@ -151,7 +151,7 @@ def _from_params(params: type[BaseModel], name: str) -> type[BaseModel]:
 
 def variant(section: str, name: str) -> type[BaseModel]:
     """The class that validates `section` when its name is `name`."""
-    found = plugins.find(_VARIANTS[section], name, f"{section}.name")
+    found = plugins.find(VARIANTS[section], name, f"{section}.name")
     return _from_params(found.Params, name) if section == "algorithm" else _from_signature(section, name, found)
 
 
@@ -159,7 +159,7 @@ def found_by(values: Mapping[str, Any]) -> tuple[Any, ...]:
     """The functions and classes that an experiment's names stand for now: a cache must not outlive them."""
     return tuple(
         plugins.find(kind, values[section]["name"], f"{section}.name")
-        for section, kind in _VARIANTS.items()
+        for section, kind in VARIANTS.items()
         if "path" not in values[section]
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import AfterValidator, BaseModel
 
 from feddual.experiment import plugins
-from feddual.experiment.config import Experiment, section_class
+from feddual.experiment.config import VARIANTS, Experiment, section_class
 
 
 def commented_yaml(experiment: Experiment) -> str:
@@ -17,9 +17,7 @@ def commented_yaml(experiment: Experiment) -> str:
     for key, value in values.items():
         field = Experiment.model_fields[key]
         if isinstance(value, dict):
-            annotation: Any = field.annotation
-            variant = annotation is BaseModel or key in ("dataset", "partition", "model", "algorithm")
-            cls: type[BaseModel] = section_class(key, value) if variant else annotation
+            cls: Any = section_class(key, value) if key in VARIANTS else field.annotation
             doc = (inspect.getdoc(cls) or "").splitlines()
             lines += ["", f"{key}:" + (f"  # {doc[0]}" if doc else "")]
             for name, inner in value.items():
@@ -38,9 +36,9 @@ def _note(cls: type[BaseModel], name: str) -> str:
     if field is None:
         return ""
     parts = [field.description] if field.description else []
-    limits = {"Ge": "≥ {ge}", "Gt": "> {gt}", "Le": "≤ {le}", "Lt": "< {lt}"}
+    signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
     bounds = [
-        limits[type(item).__name__].format(**vars_of(item)) for item in field.metadata if type(item).__name__ in limits
+        f"{sign} {getattr(item, key)}" for item in field.metadata for key, sign in signs.items() if hasattr(item, key)
     ]
     if bounds:
         parts.append(" and ".join(bounds))
@@ -51,11 +49,6 @@ def _note(cls: type[BaseModel], name: str) -> str:
     if name != "name" and options and all(isinstance(option, str) for option in options):
         parts.append(" | ".join(options))
     return "; ".join(parts)
-
-
-def vars_of(item: Any) -> dict[str, Any]:
-    """The limits in a pydantic annotation."""
-    return {name: getattr(item, name) for name in ("ge", "gt", "le", "lt") if hasattr(item, name)}
 
 
 def _yaml(value: Any) -> str:

@@ -10,7 +10,7 @@ or is unfinished is said on the page. A section of one's own is a function from 
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from feddual.experiment import plugins
 from feddual.records.run_dir import atomic_write
@@ -64,3 +64,12 @@ def build(source: str | Path, more: Sequence[str] = ()) -> str:
     in_short = [finding.text for finding in _findings.findings(story)]
     parts = [plugins.find("sections", name, "--section")(story) for name in (*plugins.names("sections"), *more)]
     return _page.render(story, in_short, _training.cards(story), parts)
+
+
+def __getattr__(name: str) -> Any:
+    """What a part of one's own is made of."""
+    if name in ("Part", "Exhibit", "Table", "Fold"):
+        from figures.report import _page
+
+        return getattr(_page, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

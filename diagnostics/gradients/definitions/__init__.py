@@ -30,7 +30,7 @@ def definition(name: str) -> Definition:
     for found in DEFINITIONS.values():
         if name in (found.name, found.letter):
             return found
-    if ":" in name:
+    if ":" in name or name in plugins.names("definitions"):
         return _named(name)
     known = ", ".join(f"{found.letter} {found.name}" for found in DEFINITIONS.values())
     raise UserError(f"definition {name!r} is unknown; allowed: {known}")
