@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-GALLERY = HERE / "gallery"
+# Beside a source checkout the gallery that is committed; an installed package writes to the working directory.
+GALLERY = HERE / "gallery" if (HERE.parent / "pyproject.toml").is_file() else Path("figures-out")
 ROOMS = ("general", "paper")  # figures from any runs, and the paper's
 
 
