@@ -17,13 +17,13 @@ SYMBOLS = {
     ">": "triangle-right", "D": "diamond", "d": "diamond-tall", "P": "cross", "X": "x", "*": "star", "h": "hexagon",
     "p": "pentagon", "+": "cross-thin", "|": "line-ns",
 }  # fmt: skip
-GAP = 0.055  # between columns, of the width
+GAP, NARROW_GAP = 0.06, 0.02  # between columns, of the width; the second where they share an axis
 ABOVE, BELOW = 46, 54  # pixels of a row for the title and for the axis
 FEW = 30  # points of a line that are marked
-MANY = 2000  # cells of a heat map beyond which gaps hide it
+MANY = 600  # cells of a heat map beyond which gaps hide it
 # The camera of matplotlib's pictures, as a place around the middle.
 ELEVATION, AZIMUTH = np.radians(32), np.radians(-58)
-EYE = 2.0 * np.array([np.cos(ELEVATION) * np.cos(AZIMUTH), np.cos(ELEVATION) * np.sin(AZIMUTH), np.sin(ELEVATION)])
+EYE = 2.1 * np.array([np.cos(ELEVATION) * np.cos(AZIMUTH), np.cos(ELEVATION) * np.sin(AZIMUTH), np.sin(ELEVATION)])
 
 
 def library() -> bytes:
@@ -41,11 +41,12 @@ def figure(chart: Chart) -> go.Figure:
     """The chart as a plotly figure."""
     if chart.film:
         return _film(chart)
-    row_height = round(100 * chart.panel_height) + 60
+    row_height = round(100 * chart.panel_height) + (160 if chart.panels[0].deep else 80)
     height = row_height * chart.rows + 110
     inner = height - 110.0  # without margins
     columns = min(chart.columns, len(chart.panels))
-    width = (1 - GAP * (columns - 1)) / columns
+    gap = NARROW_GAP if chart.share_y or chart.panels[0].deep else GAP
+    width = (1 - gap * (columns - 1)) / columns
     layout = _layout(height, {"l": 70, "r": 20 if not list(chart.scales) else 110, "t": 60, "b": 50})
     data: list[dict[str, Any]] = []
     named: set[str] = set()
@@ -55,7 +56,7 @@ def figure(chart: Chart) -> go.Figure:
         number = str(place + 1) if place else ""
         top = 1 - (row * row_height + ABOVE) / inner
         bottom = 1 - ((row + 1) * row_height - BELOW) / inner
-        box = (column * (width + GAP), column * (width + GAP) + width, max(bottom, 0.0), top)
+        box = (column * (width + gap), column * (width + gap) + width, max(bottom, 0.0), top)
         boxes.append(box)
         axes = _axes(panel, number, box)
         if chart.is_labelled_below(place):
@@ -194,7 +195,7 @@ def _scene(panel: Panel, scale: Scale) -> dict[str, Any]:
     }  # fmt: skip
     return {
         "xaxis": {"title": {"text": panel.x_label}}, "yaxis": {"title": {"text": panel.y_label}}, "zaxis": height,
-        "camera": {"eye": dict(zip("xyz", EYE.tolist(), strict=True)), "center": {"x": 0, "y": 0, "z": -0.14}},
+        "camera": {"eye": dict(zip("xyz", EYE.tolist(), strict=True)), "center": {"x": 0, "y": 0, "z": -0.1}},
         "aspectmode": "cube",
     }  # fmt: skip
 
@@ -250,7 +251,7 @@ def _annotation(text: str, **more: Any) -> dict[str, Any]:
 
 def _words(panel: Panel, number: str, box: Sequence[float]) -> list[dict[str, Any]]:
     left, right, bottom, top = box
-    note = f"<br><sup>{_broken(panel.note)}</sup>" if panel.note else ""
+    note = f'<br><span style="font-size:11px">{_broken(panel.note)}</span>' if panel.note else ""
     place = {"x": (left + right) / 2, "y": top, "xanchor": "center", "yanchor": "bottom", "font": {"color": INK}}
     found = [_annotation(f"<b>{_broken(panel.title)}</b>{note}", **place)] if panel.title or note else []
     if not panel.marks:
@@ -330,8 +331,10 @@ def _line(line: Line, panel: Panel) -> list[dict[str, Any]]:
         "type": "scatter", "x": np.asarray(line.x), "y": place(line.y), "name": look.label, "legendgroup": group,
         "mode": "lines+markers" if marked else "lines", "marker": {"size": 5}, "opacity": 0.6 if line.behind else 1,
         "line": {"color": look.colour, "dash": DASHES[look.dash], "width": look.width + (0 if line.behind else 0.4)},
-        "customdata": np.asarray(line.y), "hovertemplate": "%{customdata:.4g} at %{x}",
+        "hovertemplate": "%{y:.4g} at %{x}",
     } | ({"showlegend": False} if line.behind else {}))  # fmt: skip
+    if panel.y_scale == "root":
+        traces[-1] |= {"customdata": np.asarray(line.y), "hovertemplate": "%{customdata:.4g} at %{x}"}
     return traces
 
 

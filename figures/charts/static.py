@@ -12,7 +12,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from figures.charts.describe import Bars, Chart, Contour, Heat, Line, Mark, Panel, Points, Surface3D
 from figures.charts.scale import Scale
@@ -75,7 +75,7 @@ def _draw(chart: Chart, make: Callable[..., Figure]) -> Figure:
     if chart.film and len(panels) > chart.columns:
         panels = [panels[int(place)] for place in np.linspace(0, len(panels) - 1, chart.columns)]
     rows, columns = -(-len(panels) // chart.columns), min(chart.columns, len(panels))
-    handles = [_handle(look) for look in chart.looks] + _bar_handles(chart)
+    handles = _handles(chart) + _bar_handles(chart)
     legend_columns = max(1, min(len(handles), LEGEND_COLUMNS, int(chart.width / 1.6)))
     lines = chart.caption.count("\n") + 1 if chart.caption else 0
     extra = 0.22 * -(-len(handles) // legend_columns) + (0.1 + 0.15 * lines if lines else 0)
@@ -157,9 +157,9 @@ def _axes(ax: Any, panel: Panel, width: float) -> None:
     if panel.y_scale == "log":
         ax.set_yscale("log")
         low, high = ax.get_ylim()
-        if high / low < 300:  # plain numbers, as long as they fit
-            ax.yaxis.set_major_locator(LogLocator(10, (1, 2, 5)))
-            ax.yaxis.set_major_formatter(ScalarFormatter())
+        if high / low < 2000:  # plain numbers, as long as they fit
+            ax.yaxis.set_major_locator(LogLocator(10, (1, 2, 5) if high / low < 200 else (1,)))
+            ax.yaxis.set_major_formatter("{x:g}")
             ax.yaxis.set_minor_formatter(NullFormatter())
     elif panel.y_scale == "root":
         ax.set_yscale("function", functions=(lambda v: np.sign(v) * np.sqrt(np.abs(v)), lambda v: np.sign(v) * v**2))
@@ -329,9 +329,15 @@ DRAWERS: dict[type[Mark], Callable[..., None]] = {
 # --- the legend -------------------------------------------------------------------------------------------------------
 
 
-def _handle(look: Look) -> Line2D:
-    return Line2D([], [], color=look.colour, linestyle=look.dash, linewidth=look.width, label=look.label,
-                  **_marker(look))  # type: ignore[arg-type]  # fmt: skip
+def _handles(chart: Chart) -> list[Any]:
+    """A sample of each look; of mere points without a line."""
+    drawn = [mark for panel in chart.panels for mark in panel.marks if isinstance(mark, Line | Points)]
+    lined = {mark.look.label for mark in drawn if isinstance(mark, Line) or mark.joined}
+    return [
+        Line2D([], [], color=look.colour, linestyle=look.dash if look.label in lined else "none",
+               linewidth=look.width, label=look.label, **_marker(look))  # type: ignore[arg-type]
+        for look in chart.looks
+    ]  # fmt: skip
 
 
 def _bar_handles(chart: Chart) -> list[Any]:
