@@ -13,7 +13,7 @@ from feddual.data import datasets
 from feddual.errors import UserError
 from feddual.functional import rewrites as acceleration
 from feddual.functional.layout import assign, fingerprint
-from feddual.records.run_dir import RunDir
+from feddual.records.slim import open_run
 
 SPLITS = ("train", "test")
 
@@ -68,7 +68,7 @@ def of_run(
         raise UserError(f"split: {split!r} is unknown; allowed: {', '.join(SPLITS)}")
     _check_images(images)
     config: Any = run.config
-    directory = RunDir(run.path)
+    directory = open_run(run.path)
     checkpoint = directory.last_good_checkpoint() if round_index is None else directory.read_checkpoint(round_index)
     if checkpoint is None:
         raise UserError(f"{run.path}: no checkpoint yet")

@@ -85,9 +85,10 @@ def _frames(path: Path, offline: bool) -> dict[int, "object"]:
     """The recorded tables by seed."""
     import feddual
     from diagnostics.gradients.definitions import replay as replays
-    from feddual.records.run_dir import RunDir
+    from feddual.records.slim import open_run
+    from feddual.records.study_dir import StudyDir
 
-    folders = [path] if RunDir(path).exists else sorted(child for child in path.glob("*") if RunDir(child).exists)
+    folders = [path] if open_run(path).exists else [path / name for name in StudyDir(path).run_names()]
     if not folders:
         raise UserError(f"{path}: neither a run nor a folder of runs")
     found = {}
@@ -95,10 +96,10 @@ def _frames(path: Path, offline: bool) -> dict[int, "object"]:
         run = feddual.open(folder)
         if offline:
             found[run.config.seed] = replays.gradient_norms(run)
-        elif (folder / "probes" / "gradient-norms").is_dir():
+        elif open_run(folder).has_probe("gradient-norms"):
             found[run.config.seed] = run.probe("gradient-norms")
-        elif (folder / "probes" / replays.FOLDER).is_dir():
-            found[run.config.seed] = replays.GradientNormProbe.read(folder / "probes" / replays.FOLDER)
+        elif open_run(folder).has_probe(replays.FOLDER):
+            found[run.config.seed] = replays.GradientNormProbe.read(open_run(folder).probe_path(replays.FOLDER))
         else:
             raise UserError(
                 f"{folder}: no gradient norms recorded; run with --probe gradient-norms@every=5, or pass --offline "

@@ -45,10 +45,10 @@ def gradient_norms(run: "feddual.Run | str | Path", rounds: list[int] | None = N
         with tempfile.TemporaryDirectory() as folder:
             probe = GradientNormProbe(**{"every": 1, **settings})
             feddual.replay(opened, index, [probe], Path(folder) / "round")
-            recorded = RunDir(Path(folder) / "round" / "probes" / probe.name)
+            recorded = RunDir(RunDir(Path(folder) / "round").probe_path(probe.name))
             rows += recorded.rows(LOG)
             facts = recorded.read_json("facts.json")
-    target = RunDir(opened.path / "probes" / FOLDER)
+    target = RunDir(RunDir(opened.path).probe_path(FOLDER))
     target.write_json("facts.json", facts)
     target.cut_back(0, [LOG])
     target.append(LOG, rows)

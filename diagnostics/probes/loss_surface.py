@@ -83,7 +83,7 @@ class LossSurfaceProbe(Probe):
             warnings.warn(f"probe loss-surface, round {host.round_index}: {error}", stacklevel=2)
 
     def _folder(self, host: Any) -> Path:
-        return host.path.parents[1] / "surfaces"
+        return RunDir(host.path.parents[1]).surface_path("")
 
 
 PROBE = LossSurfaceProbe

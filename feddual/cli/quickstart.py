@@ -18,8 +18,8 @@ from feddual import executors
 from feddual.cli.progress import StoryProgress, sparkline
 from feddual.errors import UserError
 from feddual.experiment import config
+from feddual.records.measurements import is_begun
 from feddual.records.run_dir import RunDir
-from feddual.records.summary import summarise
 from feddual.studies import grid as study
 
 STUDY = "quickstart"
@@ -113,8 +113,7 @@ def tell(
         outcome.failed |= _surfaces(shown, finished, grid, config.Runtime(executor=executor, workers=count))
         _draw(shown, out, outcome)
     for name, path in finished.items():
-        run = RunDir(path)
-        outcome.runs[name] = summarise(run.read_config(), run.rows("metrics"), run.rows("timings"))
+        outcome.runs[name] = RunDir(path).summary()
     return outcome
 
 
@@ -158,7 +157,7 @@ class SurfaceTask:
 
     @property
     def out(self) -> Path:
-        return Path(self.run) / "surfaces" / f"pair-{self.direction}"
+        return RunDir(self.run).surface_path(f"pair-{self.direction}")
 
 
 def measure(task: SurfaceTask) -> str | None:
@@ -198,7 +197,7 @@ def _surfaces(shown: StoryProgress, runs: Mapping[str, Path], grid: int, runtime
 def _is_there(folder: Path) -> bool:
     from diagnostics.surfaces.results import load
 
-    return (folder / "manifest.json").is_file() and load(folder).complete
+    return is_begun(folder) and load(folder).complete
 
 
 # --- pictures ---------------------------------------------------------------------------------------------------------

@@ -25,7 +25,6 @@ from feddual.errors import UserError
 from feddual.experiment.schema import Section
 
 Source = Union[str, Path, Mapping[str, Any], "Experiment"]
-FREE = ("runtime", "checkpoint", "probes", "sinks")  # what may change when a run is resumed
 
 
 class Training(Section):

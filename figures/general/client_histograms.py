@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from figures._results import Drawing, Recorded, Results
+from feddual.records.results import Recorded
+from figures._results import Drawing, Results
 from figures.charts import describe as _charts
 from figures.charts.describe import Chart, Heat, Panel
 from figures.paper._rows import DATASETS

@@ -20,7 +20,8 @@ import pandas as pd
 from diagnostics.statistics import hierarchical
 from diagnostics.surfaces.results import Surface, load
 from feddual.records.run_dir import atomic_write
-from figures._results import NOT_RUN, Drawing, Recorded, Results, seeds_text
+from feddual.records.results import Recorded
+from figures._results import NOT_RUN, Drawing, Results, seeds_text
 from figures.charts import describe as _charts
 from figures.charts import surfaces as plots
 from figures.charts import tables as _tables
@@ -88,8 +89,7 @@ def _group(runs: Results, chosen: Chosen) -> dict[int, dict[str, Surface]]:
 
 def _of_run(run: Recorded) -> dict[str, Surface]:
     """The finished surfaces around a run's last model, by folder."""
-    folders = sorted(path.parent for path in (run.path / "surfaces").glob("*/manifest.json"))
-    loaded = {folder.name: load(folder) for folder in folders}
+    loaded = {folder.name: load(folder) for folder in run.record.surfaces()}
     return {name: found for name, found in loaded.items() if isinstance(found, Surface) and is_last(found, run)}
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from figures._results import Drawing, Recorded, Results, per_round, seeds_text
+from feddual.records.results import Recorded
+from figures._results import Drawing, Results, per_round, seeds_text
 from figures.charts import describe as _charts
 from figures.charts.describe import Chart, Line, Panel
 from figures.charts.style import LOOKS

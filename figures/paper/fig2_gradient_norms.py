@@ -16,7 +16,8 @@ import pandas as pd
 from diagnostics.gradients import definitions as gradients
 from diagnostics.probes.gradient_norms import GradientNormProbe
 from feddual.records.run_dir import atomic_write
-from figures._results import Drawing, Recorded, Results
+from feddual.records.results import Recorded
+from figures._results import Drawing, Results
 from figures.charts import describe as _charts
 from figures.charts import gradients as plots
 from figures.charts import gradients_interactive as interactive
@@ -111,8 +112,8 @@ def _groups(runs: Results, dataset: str, model: str) -> dict[str, dict[int, pd.D
     for run in runs.runs:
         setting = run.config
         asked = (setting["algorithm"]["name"], setting["dataset"].get("name"), setting["model"]["name"])
-        folder = run.path / "probes" / "gradient-norms"
-        if asked == ("fedavg", dataset, model) and folder.is_dir():
+        if asked == ("fedavg", dataset, model) and run.record.has_probe(GradientNormProbe.name):
+            folder = run.record.probe_path(GradientNormProbe.name)
             found.setdefault(_label(run), {})[run.seed] = GradientNormProbe.read(folder)
     return found
 

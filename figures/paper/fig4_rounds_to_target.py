@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 
 from feddual.records.summary import TARGETS
-from figures._results import NOT_RUN, Drawing, Recorded, Results, signed
+from feddual.records.results import Recorded
+from figures._results import NOT_RUN, Drawing, Results, signed
 from figures.charts import describe as _charts
 from figures.charts import tables as _tables
 from figures.charts.describe import Bars, Chart, Panel

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from figures._results import Recorded
+from feddual.records.results import Recorded
 from figures.general.client_histograms import title as partition_title
 from figures.paper.barycenter_facts import QUANTITIES as BARYCENTER
 from figures.report._page import Chart, Panel, Section, figure

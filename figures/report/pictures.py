@@ -45,7 +45,7 @@ def curves(story: Story) -> Files:
 
 def clients(story: Story) -> Files:
     """What each client holds."""
-    distinct = {str(run.partition["fingerprint"]): run for run in story.runs if (run.path / "partition.npz").is_file()}
+    distinct = {str(run.partition["fingerprint"]): run for run in story.runs if run.record.has_partition}
     panels = [
         Panel(partition_title(run), "client", "class", [Heat(run.partition["histograms"].T, "images")])
         for run in distinct.values()
