@@ -13,6 +13,7 @@ from feddual.errors import UserError
 from feddual.functional.layout import fingerprint
 from feddual.probes import Probe
 from feddual.records.measurements import read_manifest
+from feddual.records.run_dir import RunDir
 
 
 class LossSurfaceProbe(Probe):
@@ -44,7 +45,7 @@ class LossSurfaceProbe(Probe):
 
     def start(self, host: Any) -> None:
         """Forget the surfaces of rounds that will be trained again; those not made by this probe stay."""
-        for folder in self._folder(host).glob("round-*"):
+        for folder in _run(host).surfaces():
             number = re.fullmatch(r"round-(\d{5})", folder.name)
             if number and int(number[1]) > host.round_index and self._made(folder):
                 shutil.rmtree(folder)
@@ -74,7 +75,7 @@ class LossSurfaceProbe(Probe):
         }
         on_features = federation.train_features is not None
         samples = Samples(bench.network.model, x, y, on_features, facts, host.weights)
-        folder = self._folder(host) / f"round-{host.round_index:05d}"
+        folder = _run(host).surface_path(f"round-{host.round_index:05d}")
         try:
             loss_surface(samples, grid=self.grid, range=self.range, seed=self.seed, out=folder, progress=False)
         except UserError as error:  # a diverged model has no surface; training goes on
@@ -82,8 +83,9 @@ class LossSurfaceProbe(Probe):
 
             warnings.warn(f"probe loss-surface, round {host.round_index}: {error}", stacklevel=2)
 
-    def _folder(self, host: Any) -> Path:
-        return RunDir(host.path.parents[1]).surface_path("")
+
+def _run(host: Any) -> RunDir:
+    return RunDir(host.path.parents[1])
 
 
 PROBE = LossSurfaceProbe

@@ -50,6 +50,10 @@ class Recorded:
         return not (runtime["cache_features"] and runtime["accelerate"])
 
     @cached_property
+    def finished(self) -> bool:
+        return self.record.rounds_done() >= self.config["training"]["rounds"]
+
+    @cached_property
     def metrics(self) -> list[dict[str, Any]]:
         return self.record.rows("metrics")
 
@@ -96,8 +100,8 @@ class RunSet:
         self._resolved: dict[str, dict[str, Any]] = {}  # what resolving gave, by all but name and seed
         self._studies: dict[Path, str | None] = {}  # names, by the runs' parents
         self.every = [self._read(run) for run in found]
-        self.runs = [run for run in self.every if run.summary["finished"]]
-        self.unfinished = [run.path for run in self.every if not run.summary["finished"]]
+        self.runs = [run for run in self.every if run.finished]
+        self.unfinished = [run.path for run in self.every if not run.finished]
 
     def same(self, wanted: Identity | None) -> list[Recorded]:
         """The runs of an experiment, one per seed."""
@@ -135,7 +139,7 @@ class RunSet:
         return Recorded(run, values, identity(values), self._studies[run.path.parent])
 
     def _complete(self, values: dict[str, Any]) -> dict[str, Any]:
-        """With keys that are younger than the run filled in. Resolving takes a while, so it is done once for all seeds."""
+        """With keys that are younger than the run filled in; done once for all seeds, since it takes a while."""
         own = {key: values[key] for key in ("name", "seed") if key in values}
         text = json.dumps({key: value for key, value in values.items() if key not in own})
         if text not in self._resolved:

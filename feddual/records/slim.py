@@ -25,7 +25,7 @@ import numpy as np
 from feddual.errors import UserError
 from feddual.functional.layout import Layout
 from feddual.records.run_dir import Checkpoint, RunDir, RunRecord, atomic_write
-from feddual.records.tables import ArrayTable, Arrays, RowTable, arrays_bytes, rows_bytes
+from feddual.records.tables import Arrays, ArrayTable, RowTable, arrays_bytes, rows_bytes
 
 RUNS = "runs"
 GRADIENT_NORMS = "gradient-norms"  # the probe whose rows are kept
@@ -94,7 +94,9 @@ class SlimStudy:
 
     def rows(self, file: str) -> RowTable:
         """The rows of a file, by run."""
-        return self._logs.setdefault(file, RowTable(self.path / f"{file}.parquet"))
+        if file not in self._logs:
+            self._logs[file] = RowTable(self.path / f"{file}.parquet")
+        return self._logs[file]
 
     @cached_property
     def runs(self) -> dict[str, dict[str, Any]]:
@@ -140,6 +142,9 @@ class SlimRun(RunRecord):
 
     def rows(self, log: str) -> Rows:
         return self.study.rows(LOGS[log]).of(self.name) if log in LOGS else []
+
+    def rounds_done(self) -> int:
+        return self.study.rows("metrics").count(self.name)
 
     @property
     def has_partition(self) -> bool:
@@ -204,38 +209,32 @@ class Kept:
 def write_slim(folder: Path, runs: Mapping[str, Kept], trials: Mapping[str, Mapping[str, Any]]) -> list[Path]:
     """Replace a slim study; each file is written whole or not at all, the list of runs last."""
     runs = dict(sorted(runs.items()))
-    partitions: dict[bytes, np.ndarray] = {}
-    index = []
+    arrays: dict[str, dict[tuple[str, str], Arrays]] = {"partitions": {}, "surfaces": {}, "weights": {}}
+    places: dict[tuple[bytes, tuple[int, ...]], int] = {}  # of histograms, by content
+    rows: dict[str, list[dict[str, Any]]] = {file: [] for file in LOGS.values()}
+    rows["trials"] = [{"trial": name, **facts} for name, facts in sorted(trials.items())]
+    rows[RUNS] = []
     for name, kept in runs.items():
-        facts: dict[str, Any] = {"run": name, "config": kept.config}
-        facts |= {} if kept.environment is None else {"environment": kept.environment}
-        if kept.histograms is not None:
-            content = kept.histograms.tobytes() + str(kept.histograms.shape).encode()
-            partitions.setdefault(content, kept.histograms)
-            facts |= {"partition": list(partitions).index(content), "fingerprint": kept.fingerprint}
-        facts |= {} if kept.probe_facts is None else {GRADIENT_NORMS: kept.probe_facts}
-        index.append(facts)
-    logs = {
-        file: [{"run": n, **row} for n, k in runs.items() for row in k.logs.get(log, ())] for log, file in LOGS.items()
-    }
-    logs |= {"trials": [{"trial": name, **facts} for name, facts in sorted(trials.items())], RUNS: index}
-    arrays: dict[str, dict[tuple[str, str], Arrays]] = {
-        "partitions": {(str(place), ""): {"histograms": array} for place, array in enumerate(partitions.values())},
-        "surfaces": {(name, item): found for name, kept in runs.items() for item, found in kept.surfaces.items()},
-        "weights": {(name, str(kept.checkpoint.round_index)): _weights(kept.checkpoint) for name, kept in runs.items() if kept.checkpoint},
-    }  # fmt: skip
-    files = {file: arrays_bytes(found) if found else b"" for file, found in arrays.items()}
-    files |= {file: rows_bytes(rows) if rows else b"" for file, rows in logs.items()}
-    written = []
+        facts: dict[str, Any] = {"environment": kept.environment, GRADIENT_NORMS: kept.probe_facts}
+        if (histograms := kept.histograms) is not None:
+            place = places.setdefault((histograms.tobytes(), histograms.shape), len(places))
+            arrays["partitions"][str(place), ""] = {"histograms": histograms}
+            facts |= {"partition": place, "fingerprint": kept.fingerprint}
+        known = {key: value for key, value in facts.items() if value is not None}
+        rows[RUNS].append({"run": name, "config": kept.config, **known})
+        for log, lines in kept.logs.items():
+            rows[LOGS[log]] += [{"run": name, **line} for line in lines]
+        arrays["surfaces"] |= {(name, item): found for item, found in kept.surfaces.items()}
+        if (checkpoint := kept.checkpoint) is not None:
+            layout = json.dumps(checkpoint.layout.to_list())
+            state: Arrays = {"weights": checkpoint.weights, "layout": layout}
+            arrays["weights"][name, str(checkpoint.round_index)] = state
+    files = {file: arrays_bytes(items) if items else None for file, items in arrays.items()}
+    files |= {file: rows_bytes(lines) if lines else None for file, lines in rows.items()}
     for file, data in files.items():
         path = folder / f"{file}.parquet"
-        if data:
-            atomic_write(path, data)
-            written.append(path)
-        else:
+        if data is None:
             path.unlink(missing_ok=True)
-    return written
-
-
-def _weights(checkpoint: Checkpoint) -> Arrays:
-    return {"weights": checkpoint.weights, "layout": json.dumps(checkpoint.layout.to_list())}
+        else:
+            atomic_write(path, data)
+    return [folder / f"{file}.parquet" for file, data in files.items() if data is not None]

@@ -7,7 +7,7 @@ column of their type; floats are split into streams of bytes, which compress bet
 
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +48,12 @@ class RowTable:
             begin, count = self._places.get(name, (place, 0))
             self._places[name] = (begin, count + 1)
 
-    def __iter__(self) -> Iterable[str]:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._places)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._places
+    def count(self, name: str) -> int:
+        """How many rows there are of this name."""
+        return self._places.get(name, (0, 0))[1]
 
     def of(self, name: str) -> list[dict[str, Any]]:
         """The rows of this name, without the name."""

@@ -19,8 +19,8 @@ import pandas as pd
 
 from diagnostics.statistics import hierarchical
 from diagnostics.surfaces.results import Surface, load
-from feddual.records.run_dir import atomic_write
 from feddual.records.results import Recorded
+from feddual.records.run_dir import atomic_write
 from figures._results import NOT_RUN, Drawing, Results, seeds_text
 from figures.charts import describe as _charts
 from figures.charts import surfaces as plots

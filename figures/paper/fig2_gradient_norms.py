@@ -15,8 +15,8 @@ import pandas as pd
 
 from diagnostics.gradients import definitions as gradients
 from diagnostics.probes.gradient_norms import GradientNormProbe
-from feddual.records.run_dir import atomic_write
 from feddual.records.results import Recorded
+from feddual.records.run_dir import atomic_write
 from figures._results import Drawing, Results
 from figures.charts import describe as _charts
 from figures.charts import gradients as plots

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from feddual.records.summary import TARGETS
 from feddual.records.results import Recorded
+from feddual.records.summary import TARGETS
 from figures._results import WINDOW, Drawing, Results, per_round, seeds_text, smoothed
 from figures.charts import describe as _charts
 from figures.charts.describe import Chart, Line, Panel

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from feddual.records.summary import TARGETS
 from feddual.records.results import Recorded
+from feddual.records.summary import TARGETS
 from figures._results import NOT_RUN, Drawing, Results, signed
 from figures.charts import describe as _charts
 from figures.charts import tables as _tables
