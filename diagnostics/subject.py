@@ -11,7 +11,7 @@ from feddual.api import Run
 from feddual.data import datasets
 from feddual.errors import UserError
 from feddual.functional.layout import fingerprint
-from feddual.records.run_dir import RunDir
+from feddual.records.slim import open_run
 
 SPLITS = ("train", "test")
 FEW = 4  # samples by which copies and features are compared with the model itself
@@ -89,7 +89,7 @@ def of_run(
         raise UserError(f"split: {split!r} is unknown; allowed: {', '.join(SPLITS)}")
     _check_images(images)
     config: Any = run.config
-    directory = RunDir(run.path)
+    directory = open_run(run.path)
     checkpoint = directory.last_good_checkpoint() if round_index is None else directory.read_checkpoint(round_index)
     if checkpoint is None:
         raise UserError(f"{run.path}: no checkpoint yet")

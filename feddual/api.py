@@ -13,6 +13,7 @@ from feddual.data.partition import Partition
 from feddual.errors import UserError
 from feddual.experiment import config as configs
 from feddual.records.run_dir import RunDir
+from feddual.records.slim import open_run
 from feddual.records.summary import summarise
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class Run:
     """A run on disk, finished or not. Tables are read when asked for, and again after `refresh()`."""
 
     def __init__(self, path: str | os.PathLike[str]):
-        self._dir = RunDir(path)
+        self._dir = open_run(path)
         self.path = Path(path)
         _ = self.config  # a folder without a run is refused now
 
@@ -60,7 +61,7 @@ class Run:
     @cached_property
     def environment(self) -> dict[str, Any]:
         """Versions and hardware."""
-        return self._dir.read_json("environment.json") or {}
+        return self._dir.environment or {}
 
     @cached_property
     def partition(self) -> Partition:
@@ -99,8 +100,8 @@ class Run:
         """What a probe recorded, as a tidy table."""
         from feddual import probes
 
-        folder = self.path / "probes" / name
-        if not folder.is_dir():
+        folder = self._dir.probe_path(name)
+        if not self._dir.has_probe(name):
             raise UserError(f"{self.path}: no probe {name!r} recorded here")
         try:
             return probes.find(name).read(folder)
@@ -194,7 +195,7 @@ def replay(item: "Run | str | os.PathLike[str]", round_index: int, probes: "Sequ
     if round_index > 1:
         checkpoint = run_._dir.read_checkpoint(round_index - 1)
         for client, digest in checkpoint.client_states.items():
-            copy.write_client_state(client, run_._dir.read_client_state(client, digest))
+            copy.write_client_state(client, RunDir(run_.path).read_client_state(client, digest))
         copy.write_checkpoint(checkpoint)
         copy.write_config(experiment.to_yaml())
     for _ in engine.rounds(experiment, out, resume=True, extra_probes=probes):

@@ -14,6 +14,7 @@ import numpy as np
 
 from feddual.errors import UserError
 from feddual.experiment import plugins
+from feddual.records.run_dir import RunDir
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -210,10 +211,10 @@ class Probe:
         """What was recorded in `probes/<name>/` of a run."""
         import pandas as pd
 
-        files = sorted(folder.glob("*.jsonl"))
-        if not files:
+        recorded = RunDir(folder)
+        if not recorded.logs():
             raise UserError(f"{folder}: nothing recorded here")
-        return pd.concat([pd.read_json(file, lines=True) for file in files], ignore_index=True)
+        return pd.concat([pd.DataFrame(recorded.rows(log)) for log in recorded.logs()], ignore_index=True)
 
 
 def _plain(value: Any) -> Any:

@@ -134,11 +134,11 @@ def collect(
     A copy has the config, the environment, accuracy and loss of each round, timings and the clients' label histograms.
     Collecting again replaces the copies. Unfinished runs are named and left out.
     """
-    from figures import _collect
+    from feddual.records.collect import collect as gather
 
     if into is None and len(source) > 1:
         raise UserError("--into: with several sources, say where the copies go")
-    done = _collect.collect(source, into or figures.RESULTS / source[0].resolve().name, weights)
+    done = gather(source, into or figures.RESULTS / source[0].resolve().name, weights)
     if as_json:
         runs = [str(path) for path in done.runs]
         print(json.dumps({"runs": runs, "skipped": done.skipped, "trials": done.trials, "bytes": done.bytes}))

@@ -48,11 +48,12 @@ def surface(
     from diagnostics.surfaces.export import export
     from feddual import devices
     from feddual.api import Run
+    from feddual.records.run_dir import RunDir
     from figures.charts.captions import save
 
     devices.configure()
     opened = Run(run)
-    folder = out or run / "surfaces" / "main"
+    folder = out or RunDir(run).surface_path("main")
 
     def preview(unfinished: Any) -> None:
         unfinished.plot(name="preview").savefig(folder / "preview.png", dpi=110)

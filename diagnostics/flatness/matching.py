@@ -13,7 +13,8 @@ from diagnostics import subject as samples
 from feddual.api import Run
 from feddual.errors import UserError
 from feddual.functional.layout import Layout, fingerprint, frozen_weights, read
-from feddual.records.run_dir import RunDir
+from feddual.records.identity import by_experiment
+from feddual.records.slim import open_run
 
 UNEQUAL = 0.1  # matched losses that differ by a larger share are warned of
 
@@ -49,7 +50,7 @@ def cases(
     for match in matches:
         rounds = _same_round(runs) if match == "round" else _same_loss(runs, base, evaluation)
         for (name, place), run in runs.items():
-            checkpoint = RunDir(run.path).read_checkpoint(rounds[name, place])
+            checkpoint = open_run(run.path).read_checkpoint(rounds[name, place])
             chosen = base[name, place]
             facts = chosen.facts | {"round": checkpoint.round_index, "match": match}
             found.append((match, name, place, replace(chosen, facts=facts, weights=checkpoint.weights)))
@@ -88,7 +89,7 @@ def _same_loss(
             one.cache["loss"] = Objective(one.model, one.x, one.y, features=one.features, **evaluation)
         objective = one.cache["loss"]
         losses[key] = {
-            kept: float(objective(RunDir(run.path).read_checkpoint(kept).weights).loss) for kept in run.checkpoints
+            kept: float(objective(open_run(run.path).read_checkpoint(kept).weights).loss) for kept in run.checkpoints
         }
     target = max(by_round[max(by_round)] for by_round in losses.values())
     chosen = {key: min(kept, key=lambda number: abs(kept[number] - target)) for key, kept in losses.items()}
@@ -107,21 +108,10 @@ def _same_loss(
 
 def group_runs(paths: Sequence[Path]) -> dict[str, list[Path]]:
     """Runs that differ in their seed alone, together, ordered by seed; named by what tells the groups apart."""
-    configs = {path: Run(path).config.to_dict() for path in paths}
-    keys = {}
-    for path, config in configs.items():
-        free = ("seed", "name", "runtime", "checkpoint", "probes", "sinks")
-        keys[path] = json.dumps({key: value for key, value in config.items() if key not in free}, sort_keys=True)
-    groups: dict[str, list[Path]] = {}
-    for path in paths:
-        groups.setdefault(keys[path], []).append(path)
+    groups = by_experiment({path: Run(path).config.to_dict() for path in paths})
     if len(groups) == 1:  # seeds of one experiment: compare them with each other
         return {name: [path] for name, path in zip(_names(paths), paths, strict=True)}
-    names = _names([members[0] for members in groups.values()])
-    return {
-        name: sorted(members, key=lambda path: configs[path]["seed"])
-        for name, members in zip(names, groups.values(), strict=True)
-    }
+    return dict(zip(_names([members[0] for members in groups]), groups, strict=True))
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

@@ -18,6 +18,7 @@ from feddual.errors import UserError
 from feddual.functional.layout import fingerprint
 from feddual.probes import LOG, ClientView, Probe, RoundView, Schedule
 from feddual.records.run_dir import RunDir
+from feddual.records.slim import open_probe
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -164,10 +165,11 @@ class GradientNormProbe(Probe):
             folder: Where a run's probe recorded.
             normalisations: Only these, of the definitions that are norms.
         """
-        facts = RunDir(folder).read_json("facts.json")
+        recorded = open_probe(folder)
+        facts = recorded.read_json("facts.json")
         if facts is None:
             raise UserError(f"{folder}: no gradient norms recorded here")
-        return _tidy(facts, RunDir(folder).rows(LOG), normalisations)
+        return _tidy(facts, recorded.rows(LOG), normalisations)
 
 
 def _found(names: Iterable[str]) -> list[Definition]:

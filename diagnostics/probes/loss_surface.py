@@ -13,6 +13,7 @@ from feddual.errors import UserError
 from feddual.functional.layout import fingerprint
 from feddual.probes import Probe, RoundView
 from feddual.records.measurements import read_manifest
+from feddual.records.run_dir import RunDir
 
 
 class LossSurfaceProbe(Probe):
@@ -44,7 +45,7 @@ class LossSurfaceProbe(Probe):
 
     def start(self, view: RoundView) -> None:
         """Forget the surfaces of rounds that will be trained again; those not made by this probe stay."""
-        for folder in self._folder(view).glob("round-*"):
+        for folder in RunDir(view.run_folder).surfaces():
             number = re.fullmatch(r"round-(\d{5})", folder.name)
             if number and int(number[1]) > view.round_index and self._made(folder):
                 shutil.rmtree(folder)
@@ -74,16 +75,13 @@ class LossSurfaceProbe(Probe):
         }
         on_features = federation.train_features is not None
         samples = Subject(view.model, x, y, on_features, facts, view.weights)
-        folder = self._folder(view) / f"round-{view.round_index:05d}"
+        folder = RunDir(view.run_folder).surface_path(f"round-{view.round_index:05d}")
         try:
             loss_surface(samples, grid=self.grid, extent=self.extent, seed=self.seed, out=folder, progress=False)
         except UserError as error:  # a diverged model has no surface; training goes on
             import warnings
 
             warnings.warn(f"probe loss-surface, round {view.round_index}: {error}", stacklevel=2)
-
-    def _folder(self, view: RoundView) -> Path:
-        return view.run_folder / "surfaces"
 
 
 PROBE = LossSurfaceProbe

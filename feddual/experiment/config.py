@@ -23,7 +23,6 @@ from feddual.experiment import plugins
 from feddual.experiment.schema import ExecutorName, Preprocess, Section, SinkName
 
 Source = Union[str, Path, Mapping[str, Any], "Experiment"]
-FREE = ("runtime", "checkpoint", "probes", "sinks")  # what may change when a run is resumed
 
 
 class Training(Section):

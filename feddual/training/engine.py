@@ -19,6 +19,7 @@ from feddual.experiment.config import Experiment
 from feddual.functional.features import Progress
 from feddual.functional.layout import layer_norms, update
 from feddual.records import sinks
+from feddual.records.identity import changes
 from feddual.records.run_dir import Checkpoint, RunDir
 from feddual.training import workbench
 from feddual.training.evaluation import classification_metrics, mean_metrics
@@ -217,7 +218,7 @@ class RunUnderWay:
 
     def _view(self, probe: probes.Probe, round_index: int, previous: ServerState) -> probes.RoundView:
         return probes.RoundView(
-            self.bench, self.experiment, round_index, self.total, self.run.path / "probes" / probe.name,
+            self.bench, self.experiment, round_index, self.total, self.run.probe_path(probe.name),
             previous.weights, self.server.weights,
         )  # fmt: skip
 
@@ -308,15 +309,7 @@ def check_resumable(asked: Experiment, found: Experiment, path: Path) -> None:
     if now["training"]["rounds"] > before["training"]["rounds"]:
         before["training"]["rounds"] = now["training"]["rounds"]
     differences = [
-        f"  {key}.{name}: the run has {before[key].get(name)!r}, asked for {now[key].get(name)!r}"
-        for key in before
-        if key not in config.FREE and isinstance(before[key], dict)
-        for name in {**before[key], **now[key]}
-        if before[key].get(name) != now[key].get(name)
-    ] + [
-        f"  {key}: the run has {before[key]!r}, asked for {now[key]!r}"
-        for key in before
-        if key not in config.FREE and not isinstance(before[key], dict) and before[key] != now[key]
+        f"  {key}: the run has {was!r}, asked for {asks!r}" for key, (was, asks) in changes(before, now).items()
     ]
     if differences:
         raise UserError(
@@ -330,7 +323,7 @@ def _write_facts(experiment: Experiment, run: RunDir, bench: workbench.Workbench
         "dataset_hash": bench.federation.dataset.fingerprint,
         "frozen_weights_hash": bench.network.frozen_hash,
     }
-    known = run.read_json("environment.json")
+    known = run.environment
     if known is not None:
         for key in ("threads", "cpu_features", "tensorflow", "onednn", "dataset_hash", "frozen_weights_hash"):
             if known.get(key) != environment[key]:
@@ -340,7 +333,7 @@ def _write_facts(experiment: Experiment, run: RunDir, bench: workbench.Workbench
                     stacklevel=3,
                 )
     else:
-        run.write_json("environment.json", environment)
+        run.write_environment(environment)
     split = bench.federation.partition
     run.write_partition(split.indices, split.offsets, bench.federation.histograms(), split.fingerprint)
     run.write_config(experiment.to_yaml())  # last: with it, the directory is a run

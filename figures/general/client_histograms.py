@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from feddual.records.results import Recorded
 from figures import charts
-from figures._results import Drawing, Recorded, Results
+from figures._results import Drawing, Results
 from figures.charts.describe import Chart, Heat, Panel
 from figures.charts.scale import Scale
 from figures.paper._rows import DATASETS

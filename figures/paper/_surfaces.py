@@ -70,7 +70,7 @@ def _found(groups: Mapping[str, Chosen], runs: Results) -> dict[str, dict[int, d
     for label, chosen in groups.items():
         for run in runs.runs:
             if chosen(run.config):
-                surfaces = recorded.surfaces_of(run.path / "surfaces", run.summary["rounds"])
+                surfaces = recorded.surfaces_of(run.record, run.summary["rounds"])
                 found[label] |= {run.seed: surfaces} if surfaces else {}
     return found
 

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from feddual import seeding
-from figures._results import NOT_RUN, Recorded, Results, signed
+from feddual.records.results import Recorded
+from figures._results import NOT_RUN, Results, signed
 from figures.charts.style import LOOKS
 from figures.charts.tables import Block
 from figures.paper import _values as _paper

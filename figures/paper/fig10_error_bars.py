@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from feddual.records.results import Recorded
 from figures import charts
-from figures._results import Drawing, Recorded, Results, per_round, seeds_text
+from figures._results import Drawing, Results, per_round, seeds_text
 from figures.charts.describe import Chart, Line, Panel
 from figures.charts.style import LOOKS
 from figures.paper._rows import ALGORITHMS, DATASETS, TUNED_NOTE

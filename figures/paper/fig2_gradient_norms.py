@@ -14,7 +14,8 @@ import pandas as pd
 
 from diagnostics import gradients
 from diagnostics.gradients.probe import GradientNormProbe
-from figures._results import Drawing, Recorded, Results
+from feddual.records.results import Recorded
+from figures._results import Drawing, Results
 from figures.charts import gradients as plots
 from figures.charts import tables as _tables
 from figures.charts.describe import Chart, save
@@ -89,8 +90,8 @@ def _groups(runs: Results, dataset: str, model: str) -> dict[str, dict[int, pd.D
     for run in runs.runs:
         setting = run.config
         asked = (setting["algorithm"]["name"], setting["dataset"].get("name"), setting["model"]["name"])
-        folder = run.path / "probes" / "gradient-norms"
-        if asked == ("fedavg", dataset, model) and folder.is_dir():
+        if asked == ("fedavg", dataset, model) and run.record.has_probe(GradientNormProbe.name):
+            folder = run.record.probe_path(GradientNormProbe.name)
             found.setdefault(_label(run), {})[run.seed] = GradientNormProbe.read(folder)
     return found
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from feddual.records.results import Recorded
 from feddual.records.summary import TARGETS
 from figures import charts
-from figures._results import WINDOW, Drawing, Recorded, Results, per_round, seeds_text, smoothed
+from figures._results import WINDOW, Drawing, Results, per_round, seeds_text, smoothed
 from figures.charts.describe import Chart, Line, Panel
 from figures.charts.style import LOOKS
 from figures.paper._rows import ALGORITHMS, DATASETS, TUNED_NOTE

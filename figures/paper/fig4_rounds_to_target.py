@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from feddual.records.results import Recorded
 from feddual.records.summary import TARGETS
 from figures import charts
-from figures._results import NOT_RUN, Drawing, Recorded, Results, signed
+from figures._results import NOT_RUN, Drawing, Results, signed
 from figures.charts import tables as _tables
 from figures.charts.describe import Bars, Chart, Panel
 from figures.charts.style import LOOKS

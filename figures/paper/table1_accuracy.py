@@ -10,7 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from figures._results import Drawing, Recorded, Results, accuracy, accuracy_text, difference_text, paper_text
+from feddual.records.results import Recorded
+from figures._results import Drawing, Results, accuracy, accuracy_text, difference_text, paper_text
 from figures.charts import tables as _tables
 from figures.charts.style import LOOKS
 from figures.charts.tables import Block, Strong

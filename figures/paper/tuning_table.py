@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from figures._results import NOT_RUN, Drawing, Results, Trial, signed
+from feddual.records.results import Trial
+from figures._results import NOT_RUN, Drawing, Results, signed
 from figures.charts import tables as _tables
 from figures.charts.style import LOOKS
 from figures.charts.tables import Block, Strong

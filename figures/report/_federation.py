@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from figures._results import Recorded
+from feddual.records.results import Recorded
 from figures.charts.describe import Heat, Panel
 from figures.charts.scale import Scale
 from figures.general.client_histograms import title as partition_title

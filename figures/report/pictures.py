@@ -36,7 +36,7 @@ def curves(story: Story) -> Charts:
 
 def clients(story: Story) -> Charts:
     """What each client holds."""
-    distinct = {str(run.partition["fingerprint"]): run for run in story.runs if (run.path / "partition.npz").is_file()}
+    distinct = {str(run.partition["fingerprint"]): run for run in story.runs if run.record.has_partition}
     panels = [
         Panel(partition_title(run), "client", "class", [Heat(run.partition["histograms"].T, IMAGES)])
         for run in distinct.values()
