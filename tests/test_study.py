@@ -84,14 +84,23 @@ def test_it_goes_on_where_it_stopped_and_says_what_came_out(grid, tmp_path):
 
 def test_a_failed_cell_is_recorded_and_the_rest_goes_on(grid, tmp_path):
     values = yaml.safe_load(grid.read_text())
-    values["rows"] = {"broken": {"model.name": "tests.helpers:no_such_model"}, **values["rows"]}
+    values["rows"] = {"broken": {"model.name": "tests.helpers:softmax_model"}, **values["rows"]}
     grid.write_text(yaml.safe_dump(values))
     out = tmp_path / "out"
     result, facts = run(grid, "--seeds", 1, "--out", out)
     assert result.exit_code == 1
     assert list(facts["failed"]) == ["broken-s0"]
-    assert "no_such_model" in (out / "failed" / "broken-s0.txt").read_text()
+    assert "softmax_model" in (out / "failed" / "broken-s0.txt").read_text()
     assert [row["row"] for row in facts["rows"]] == ["fedavg", "fedprox"]
+
+
+def test_a_name_that_stands_for_nothing_is_told_before_anything_runs(grid, tmp_path):
+    values = yaml.safe_load(grid.read_text())
+    values["rows"] = {"broken": {"model.name": "tests.helpers:no_such_model"}, **values["rows"]}
+    grid.write_text(yaml.safe_dump(values))
+    result, _ = run(grid, "--seeds", 1, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "model.name: module 'tests.helpers' has no 'no_such_model'" in result.stderr
 
 
 def test_another_study_in_the_folder_is_refused(grid, tmp_path):
