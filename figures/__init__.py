@@ -95,3 +95,12 @@ def draw_all(
     drawers = {full_name(name): drawer(name) for name in (names() if wanted is None else wanted)}
     results = Results(runs)
     return {name: draw(results, Path(out)) for name, draw in drawers.items()}
+
+
+def measure(runs: str | Path = RESULTS) -> list[Path]:
+    """Compute what figures show of several runs (ratios, flatness) once, into files beside the runs."""
+    from figures._results import Results
+
+    results = Results(runs)
+    able = [one for one in map(module, names()) if hasattr(one, "measure")]
+    return [file for one in able for file in one.measure(results)]
