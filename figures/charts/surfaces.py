@@ -16,6 +16,7 @@ import numpy as np
 from matplotlib.colors import LogNorm, Normalize, TwoSlopeNorm
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
+from diagnostics.statistics import standard_error
 from feddual.errors import UserError
 from figures.charts.captions import at_centre, caption
 from figures.charts.captions import title as title  # also for those who draw panels of their own
@@ -95,7 +96,7 @@ def difference(first: Any, second: Any, names: tuple[str, str] = ("A", "B")) -> 
     rises = [_rise(two) - _rise(one) for one, two in zip(a, b, strict=True)]
     mean = np.mean(rises, axis=0)
     if len(rises) > 1:
-        error, source = np.std(rises, axis=0, ddof=1) / np.sqrt(len(rises)), f"over {len(rises)} pairs"
+        error, source = standard_error(np.array(rises)), f"over {len(rises)} pairs"
     else:
         error, source = np.hypot(a[0].sem, b[0].sem), "of the samples"
     figure, (ax,) = _axes(1, 1)

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from figures._results import WINDOW, over_seeds, per_round, smoothed
+from diagnostics.statistics import over_seeds
+from figures._results import WINDOW, per_round, smoothed
 from figures.paper._timing import duration
 from figures.report._page import Card, Chart, Control, Option, Panel, Section, figure, line
 from figures.report._story import Group, Story

@@ -11,8 +11,7 @@ def at_client(client: AtClient) -> np.ndarray:
 
 
 DEFINITION = Definition(
-    "A",
-    "||g_k||: heterogeneity as the global model sees it, before local steps",
+    "A", "||g_k||: heterogeneity as the global model sees it, before local steps",
     "a backward pass over the probe set of each client",
     at_client=at_client,
-)
+)  # fmt: skip

@@ -16,9 +16,7 @@ def of_all(seen: OfRound) -> np.ndarray:
 
 
 DEFINITION = Definition(
-    "D",
-    "||w - w_k||, and of all clients ||sum_k p_k (w - w_k)||",
+    "D", "||w - w_k||, and of all clients ||sum_k p_k (w - w_k)||",
     BY_PRODUCT,
-    at_client=at_client,
-    of_all=of_all,
-)
+    at_client=at_client, of_all=of_all,
+)  # fmt: skip

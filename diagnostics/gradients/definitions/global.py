@@ -11,11 +11,7 @@ def of_all(seen: OfRound) -> np.ndarray:
 
 
 DEFINITION = Definition(
-    "B",
-    "||sum_k p_k g_k||: progress of the optimisation",
+    "B", "||sum_k p_k g_k||: progress of the optimisation",
     "with A",
-    of_all=of_all,
-    sends=gradient,
-    shares="client_at_global",
-    place=1,
-)
+    of_all=of_all, sends=gradient, shares="client_at_global", place=1,
+)  # fmt: skip

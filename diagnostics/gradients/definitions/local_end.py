@@ -11,9 +11,7 @@ def at_client(client: AtClient) -> np.ndarray:
 
 
 DEFINITION = Definition(
-    "F",
-    "||grad F_k(w_k)||: what is left of the client's own gradient",
+    "F", "||grad F_k(w_k)||: what is left of the client's own gradient",
     "a backward pass over the probe set",
-    at_client=at_client,
-    at_local=True,
-)
+    at_client=at_client, at_local=True,
+)  # fmt: skip

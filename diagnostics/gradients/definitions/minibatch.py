@@ -16,4 +16,4 @@ DEFINITION = Definition(
     "equal batch sizes only",
     BY_PRODUCT,
     at_client=at_client,
-)
+)  # fmt: skip

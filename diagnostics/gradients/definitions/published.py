@@ -11,9 +11,7 @@ def at_client(client: AtClient) -> np.ndarray:
 
 
 DEFINITION = Definition(
-    "G",
-    "||n_k grad F_k(w_k)||, the sum over all the client's data: the public code's",
+    "G", "||n_k grad F_k(w_k)||, the sum over all the client's data: the public code's",
     "a backward pass over all the client's data; scales with n_k",
-    at_client=at_client,
-    at_local=True,
-)
+    at_client=at_client, at_local=True,
+)  # fmt: skip
