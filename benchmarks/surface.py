@@ -24,7 +24,7 @@ from _common import report, say
 
 from feddual import devices, models
 from feddual.data import datasets
-from feddual.functional import rewrites as acceleration
+from feddual.functional import features as kept
 
 engine.CONTESTANTS |= {
     "surface-1": ("ours_surface.py", None),
@@ -74,8 +74,8 @@ def lenet(side: int, turns: int, images: int) -> dict[str, Any]:
 
 def frozen_head(side: int, images: int, slow_points: int) -> dict[str, Any]:
     """A surface from cached features, against the whole network at `slow_points` points."""
-    from diagnostics.subject import Samples
-    from diagnostics.surfaces.measure import loss_surface
+    from diagnostics.landscape import loss_surface
+    from diagnostics.subject import Subject
     from diagnostics.surfaces.objective import Objective
 
     real = datasets.locate("cifar10") is not None
@@ -89,12 +89,12 @@ def frozen_head(side: int, images: int, slow_points: int) -> dict[str, Any]:
     section = SimpleNamespace(model_dump=lambda: {"name": "vgg16", "weights": weights, "hidden": 64})
     network = models.build(section, (32, 32, 3), 10, seed=0)
     started = time.perf_counter()
-    features = np.asarray(acceleration.features(network, x))
+    features = np.asarray(kept.features(network, x))
     extraction = time.perf_counter() - started
     say(f"features: {extraction:.1f} s (0 if cached)")
     started = time.perf_counter()
     surface = loss_surface(
-        Samples(network.model, features, y.astype(np.int32), features=True, facts={"source": "vgg16"}), grid=side
+        Subject(network.model, features, y.astype(np.int32), features=True, facts={"source": "vgg16"}), grid=side
     )
     fast = time.perf_counter() - started
     say(f"{side} x {side} from features: {fast:.1f} s")

@@ -6,20 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from diagnostics.surfaces.objective import FEW, checked_arrays
-from feddual import models, seeding
+from feddual import seeding, setting
 from feddual.api import Run
 from feddual.data import datasets
 from feddual.errors import UserError
-from feddual.functional import rewrites as acceleration
-from feddual.functional.layout import assign, fingerprint
-from feddual.records.run_dir import RunDir
+from feddual.functional.layout import fingerprint
+from feddual.records.slim import open_run
 
 SPLITS = ("train", "test")
+FEW = 4  # samples by which copies and features are compared with the model itself
 
 
 @dataclass(frozen=True)
-class Samples:
+class Subject:
     """A model and what it is evaluated on."""
 
     model: Any
@@ -44,7 +43,7 @@ def stratified_rows(labels: np.ndarray, images: int | None, seed: int = 0) -> np
     return np.argsort(order, kind="stable")[: len(labels) if images is None else images]
 
 
-def of_arrays(model: Any, x: Any, y: Any, images: int | None, seed: int) -> Samples:
+def of_arrays(model: Any, x: Any, y: Any, images: int | None, seed: int) -> Subject:
     """A subset of a user's own data."""
     if x is None or y is None:
         raise UserError("x, y: a Keras model needs data to be evaluated on, as arrays: loss_surface(model, x, y)")
@@ -57,67 +56,60 @@ def of_arrays(model: Any, x: Any, y: Any, images: int | None, seed: int) -> Samp
     else:
         labels = np.zeros(len(y), int)  # nothing to stratify by
     rows = stratified_rows(labels, images, seed)
-    return Samples(model, x[rows], y[rows], facts={"source": model.name, "split": "given", "seed": seed})
+    return Subject(model, x[rows], y[rows], facts={"source": model.name, "split": "given", "seed": seed})
+
+
+def checked_arrays(x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets as arrays, if they can be."""
+    found = []
+    for name, value in (("x", x), ("y", y)):
+        try:
+            array = np.asarray(value)
+        except ValueError:  # rows of different lengths
+            array = np.empty((), object)
+        if array.ndim == 0 or array.dtype == object:
+            raise UserError(
+                f"{name}: expected an array with one row per sample, got {type(value).__name__}; a data set must be "
+                "collected into arrays first"
+            )
+        found.append(array)
+    x, y = found
+    if y.dtype.kind in "SU":
+        raise UserError("y: expected numbers, got text; np.unique(y, return_inverse=True)[1] makes integer labels")
+    if len(x) == 0 or len(x) != len(y):
+        raise UserError(f"x, y: expected as many inputs as targets and at least one, got {x.shape} and {y.shape}")
+    return x, y
 
 
 def of_run(
     run: Run, round_index: int | None = None, split: str = "train", images: int | None = 2000, seed: int = 0
-) -> Samples:
+) -> Subject:
     """A run's global model and a subset of its pooled training (or test) data."""
     if split not in SPLITS:
         raise UserError(f"split: {split!r} is unknown; allowed: {', '.join(SPLITS)}")
     _check_images(images)
     config: Any = run.config
-    directory = RunDir(run.path)
+    directory = open_run(run.path)
     checkpoint = directory.last_good_checkpoint() if round_index is None else directory.read_checkpoint(round_index)
     if checkpoint is None:
         raise UserError(f"{run.path}: no checkpoint yet")
-    share = config.evaluation.held_out
-    dataset = datasets.load(config.dataset, config.runtime.data_dir, with_test=not share)
-    network = models.build(
-        config.model,
-        dataset.input_shape,
-        dataset.num_classes,
-        seeding.seed(config.seed, "initialisation"),
-        config.runtime.data_dir,
-        getattr(config.dataset, "preprocess", "auto"),
-    )
-    if checkpoint.layout != network.layout:
-        raise UserError(
-            f"{run.path}: the checkpoint of round {checkpoint.round_index} holds the weights of another model "
-            f"({checkpoint.layout} against {network.layout}); was the model's code changed since?"
-        )
-    assign(network.model, checkpoint.weights)
-    held = datasets.held_out_rows(dataset.y_train, share) if share else None
-    part = dataset.held_out(*held) if held is not None else dataset
-    images_of, labels = (part.x_train, part.y_train) if split == "train" else (part.x_test, part.y_test)
+    found = setting.of(config, checkpoint)
+    images_of, labels = found.images(split)
     rows = stratified_rows(labels, images, seed)
-    originals = None
-    if network.prefix is None:
-        x = datasets.preprocess(images_of[rows], network.preprocess)
-    else:
-        originals = datasets.preprocess(images_of[rows[:FEW]], network.preprocess)
-        everything = dataset.x_train if split == "train" or held is not None else dataset.x_test
-        places = rows if held is None else held[0 if split == "train" else 1][rows]
-        x = _features(network, everything, places)
+    network = found.network
+    features = network.prefix is not None
+    originals = datasets.preprocess(images_of[rows[:FEW]], network.preprocess) if features else None
     facts = {
         "source": config.name,
         "algorithm": config.algorithm.name,
         "round": checkpoint.round_index,
-        "dataset": dataset.name,
+        "dataset": found.dataset.name,
         "split": split,
         "seed": seed,
         "rows": fingerprint(rows.astype(np.int64)),
     }
-    features = network.prefix is not None
-    return Samples(network.model, x, labels[rows].astype(np.int32), features, facts, originals=originals)
-
-
-def _features(network: models.Network, images: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The frozen prefix's output, from the cache that training filled, or for these rows only."""
-    if acceleration.feature_path(network, images).exists():
-        return np.asarray(acceleration.features(network, images)[rows], np.float32)
-    return np.asarray(acceleration.features(network, images[rows]), np.float32)
+    x, y = found.inputs(split, rows), labels[rows].astype(np.int32)
+    return Subject(network.model, x, y, features, facts, originals=originals)
 
 
 def _check_images(images: int | None) -> None:
@@ -125,9 +117,9 @@ def _check_images(images: int | None) -> None:
         raise UserError(f"images: must be at least 1 (or None for all), got {images}")
 
 
-def resolve(source: Any, x: Any, y: Any, round_index: int | None, split: str, images: int | None, seed: int) -> Samples:
+def resolve(source: Any, x: Any, y: Any, round_index: int | None, split: str, images: int | None, seed: int) -> Subject:
     """Model and samples of what a user gave: a run, its folder, or a Keras model with data."""
-    if isinstance(source, Samples):
+    if isinstance(source, Subject):
         return source
     if isinstance(source, (str, Path)):
         source = Run(source)
@@ -135,7 +127,7 @@ def resolve(source: Any, x: Any, y: Any, round_index: int | None, split: str, im
         if x is not None or y is not None:
             raise UserError("x, y: a run brings its own data; give run.model() to use other data")
         return of_run(source, round_index, split, images, seed)
-    from diagnostics.surfaces.network import check
+    from feddual.functional.evaluated import check
 
     check(source)
     return of_arrays(source, x, y, images, seed)

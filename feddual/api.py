@@ -12,8 +12,8 @@ from feddual import display
 from feddual.data.partition import Partition
 from feddual.errors import UserError
 from feddual.experiment import config as configs
-from feddual.functional.layout import assign
 from feddual.records.run_dir import RunDir
+from feddual.records.slim import open_run
 from feddual.records.summary import summarise
 
 if TYPE_CHECKING:
@@ -27,13 +27,21 @@ class Run:
     """A run on disk, finished or not. Tables are read when asked for, and again after `refresh()`."""
 
     def __init__(self, path: str | os.PathLike[str]):
-        self._dir = RunDir(path)
+        self._dir = open_run(path)
         self.path = Path(path)
-        self.config = configs.resolve(self._dir.read_config())
+        _ = self.config  # a folder without a run is refused now
 
     def refresh(self) -> "Run":
-        """Forget what was read, so that the tables show the present state of a run under way."""
-        return Run(self.path)
+        """Forget what was read, so that the tables show the present state of a run under way; the run itself."""
+        for name, kept in vars(Run).items():
+            if isinstance(kept, cached_property):
+                vars(self).pop(name, None)
+        return self
+
+    @cached_property
+    def config(self) -> configs.Experiment:
+        """The experiment, resolved: every setting with its value."""
+        return configs.resolve(self._dir.read_config())
 
     @cached_property
     def metrics(self) -> "pd.DataFrame":
@@ -53,7 +61,7 @@ class Run:
     @cached_property
     def environment(self) -> dict[str, Any]:
         """Versions and hardware."""
-        return self._dir.read_json("environment.json") or {}
+        return self._dir.environment or {}
 
     @cached_property
     def partition(self) -> Partition:
@@ -84,27 +92,16 @@ class Run:
 
     def model(self, round_index: int | None = None) -> Any:
         """The global model after a round as a keras.Model, from preprocessed images to logits."""
-        from feddual import models, seeding
-        from feddual.data import datasets
+        from feddual import setting
 
-        checkpoint = self._checkpoint(round_index)
-        dataset = datasets.load(self.config.dataset, self.config.runtime.data_dir)
-        network = models.build(
-            self.config.model,
-            dataset.input_shape,
-            dataset.num_classes,
-            seeding.seed(self.config.seed, "initialisation"),
-            self.config.runtime.data_dir,
-        )
-        assign(network.model, checkpoint.weights)
-        return network.model
+        return setting.of(self.config, self._checkpoint(round_index)).network.model
 
     def probe(self, name: str) -> "pd.DataFrame":
         """What a probe recorded, as a tidy table."""
         from feddual import probes
 
-        folder = self.path / "probes" / name
-        if not folder.is_dir():
+        folder = self._dir.probe_path(name)
+        if not self._dir.has_probe(name):
             raise UserError(f"{self.path}: no probe {name!r} recorded here")
         try:
             return probes.find(name).read(folder)
@@ -198,7 +195,7 @@ def replay(item: "Run | str | os.PathLike[str]", round_index: int, probes: "Sequ
     if round_index > 1:
         checkpoint = run_._dir.read_checkpoint(round_index - 1)
         for client, digest in checkpoint.client_states.items():
-            copy.write_client_state(client, run_._dir.read_client_state(client, digest))
+            copy.write_client_state(client, RunDir(run_.path).read_client_state(client, digest))
         copy.write_checkpoint(checkpoint)
         copy.write_config(experiment.to_yaml())
     for _ in engine.rounds(experiment, out, resume=True, extra_probes=probes):

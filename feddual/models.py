@@ -5,20 +5,17 @@ parameters are keys of the config's `model` section, its name the value of `mode
 `model: {name: "my_package.nets:build", ...}`.
 """
 
-import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from pydantic import Field
 
 from feddual._lazy import keras
 from feddual.data import datasets
 from feddual.errors import UserError
-from feddual.experiment.plugins import load_attribute
-from feddual.functional.layout import Layout, fingerprint, frozen_weights
+from feddual.experiment import plugins
+from feddual.functional._keras import seeded_initialisers
+from feddual.functional.network import Network
 
 Shape = Sequence[int]
 Activation = Annotated[Literal["relu", "tanh"], Field(description="of the hidden layers")]
@@ -205,23 +202,6 @@ MODELS: dict[str, Callable[..., Any]] = {
 # --- networks -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Network:
-    """A built model, cut where training begins."""
-
-    model: Any  # images -> logits, the whole
-    prefix: Any  # images -> features through the leading frozen layers, or None if there are none with weights
-    trained: Any  # what comes after the prefix -> (penultimate activations, logits)
-    layout: Layout
-    preprocess: str
-
-    @property
-    def frozen_hash(self) -> str:
-        """Identifies the prefix's weights."""
-        weights = frozen_weights(self.model)
-        return fingerprint(*map(np.asarray, weights)) if weights else ""
-
-
 def build(
     config: Any,
     input_shape: Shape,
@@ -235,7 +215,7 @@ def build(
     name = parameters.pop("name")
     if name in ("vgg16", "vgg16_finetune") and parameters["weights"] == "imagenet":
         parameters["weights"] = str(datasets.find_file(VGG16_FILE, data_dir) or "imagenet")
-    builder = load_attribute(name, "model.name") if ":" in name else MODELS[name]
+    builder = plugins.find("models", name, "model.name")
     with seeded_initialisers(seed):
         try:
             model = builder(tuple(input_shape), num_classes, **parameters)
@@ -249,19 +229,7 @@ def build(
     _check(model, name, num_classes)
     if preprocess == "auto":
         preprocess = "vgg16" if name in ("vgg16", "vgg16_finetune") else "unit"
-    prefix, trained = split(model)
-    return Network(model, prefix, trained, Layout.of_model(model), preprocess)
-
-
-@contextmanager
-def seeded_initialisers(seed: int) -> Iterator[None]:
-    """Keras draws the seeds of unseeded initialisers from Python's generator: fix it here, and leave no trace."""
-    before = random.getstate()
-    random.seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(before)
+    return Network(model, preprocess)
 
 
 def _check(model: Any, name: str, num_classes: int) -> None:
@@ -277,55 +245,3 @@ def _check(model: Any, name: str, num_classes: int) -> None:
         raise UserError(f"model.name: {name!r} ends in a softmax; return logits (no activation on the last layer)")
     if not model.trainable_variables:
         raise UserError(f"model.name: {name!r} has no trainable weights")
-
-
-def split(model: Any, penultimate: bool = True) -> tuple[Any | None, Any]:
-    """Cut a model after its leading frozen layers.
-
-    Only a chain of layers is cut; anything else is trained whole. Layers without weights that follow a frozen one
-    (pooling, flattening) belong to the prefix, since their output is the smaller thing to keep.
-
-    Args:
-        model: A functional or Sequential model.
-        penultimate: Off, the rest has the logits only, and may be a single layer.
-
-    Returns:
-        The prefix, or None, and the rest with two outputs: penultimate activations and logits.
-    """
-    cut = None
-    for layer in model.layers:
-        if layer.trainable_variables or any("seed_generator" in variable.path for variable in layer.variables):
-            break
-        if layer.weights or cut is not None:
-            cut = layer
-    rest = tail(model, cut, penultimate) if cut is not None else None
-    if cut is None or rest is None:
-        return None, keras.Model(model.inputs[0], _outputs(model, penultimate), name="trained")
-    return keras.Model(model.inputs[0], cut.output, name="prefix"), rest
-
-
-def tail(model: Any, layer: Any, penultimate: bool = True) -> Any | None:
-    """What comes after one of a chain's leading layers, with the same outputs as `split`; None if there is no chain."""
-    previous = None
-    for other in model.layers:
-        if previous is not None and not (_single(other) and other.input is previous.output):
-            return None
-        previous = other
-        if other is layer:
-            break
-    try:
-        return keras.Model(layer.output, _outputs(model, penultimate), name="rest")
-    except ValueError:  # something further on looks back past the cut
-        return None
-
-
-def _outputs(model: Any, penultimate: bool) -> Any:
-    """Penultimate activations and logits, or the logits only."""
-    output, last = model.outputs[0], model.layers[-1]
-    if not penultimate:
-        return output
-    return [last.input if _single(last) and last.output is output and last.weights else output, output]
-
-
-def _single(layer: Any) -> bool:
-    return len(layer._inbound_nodes) == 1 and not isinstance(layer.input, list)

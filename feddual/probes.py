@@ -1,21 +1,30 @@
 """Probes: measurements during training that never change it.
 
 A probe has a client half, which runs where the client trains and returns small arrays, and a host half, which only
-records. Which rounds it measures follows from its config alone, so a resumed run measures the same ones.
+records. Each sees a view with what it may know. Which rounds it measures follows from its config alone, so a resumed
+run measures the same ones.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from feddual.errors import UserError
-from feddual.experiment.plugins import load_attribute
+from feddual.experiment import plugins
+from feddual.records.run_dir import RunDir
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from feddual.algorithms._base import ClientResult, Trained
+    from feddual.data.federation import Federation
+    from feddual.experiment.config import Experiment
+    from feddual.functional.layout import Layout
+
+LOG = "rounds"  # rounds.jsonl, where a probe's rows go unless it says otherwise
 
 
 @dataclass(frozen=True)
@@ -42,29 +51,145 @@ class Schedule:
         return round_index % self.every == 0
 
 
+@dataclass(frozen=True)
+class View:
+    """What both halves of a probe may know of the round and of the network."""
+
+    _bench: Any  # this process's workbench: the network and the data
+    experiment: "Experiment"  # the settings; at a client without what concerns the host alone (name, probes, sinks)
+    round_index: int  # from 1
+    num_rounds: int
+
+    @property
+    def layout(self) -> "Layout":
+        """Which part of a weight vector is which variable."""
+        return self._bench.network.layout
+
+    @property
+    def test_labels(self) -> np.ndarray:
+        """The labels of the server's test data (of held-out training data, where the run tests on that)."""
+        return self._bench.evaluator.labels
+
+    def test_logits(self, weights: np.ndarray) -> np.ndarray:
+        """The network's answers to the server's test data, with given weights: (examples, classes)."""
+        return self._bench.evaluator.logits(weights)
+
+    def test(self, count: int) -> tuple[Any, np.ndarray]:
+        """At most so many of the server's test examples, inputs and labels: the same ones every time."""
+        from feddual._lazy import tf
+
+        rows = np.random.default_rng(0).permutation(len(self.test_labels))[:count]
+        return tf.gather(self._bench.evaluator.inputs, rows), self.test_labels[rows]
+
+    def activations(self, weights: np.ndarray, inputs: Any) -> dict[str, np.ndarray]:
+        """The output of each layer that has trained weights, (examples, values), by the layer's name."""
+        return self._bench.activations(weights, inputs)
+
+
+@dataclass(frozen=True)
+class ClientView(View):
+    """What `client_measure` may look at, after a client has trained."""
+
+    client_id: int
+    global_weights: np.ndarray  # what the server sent, (layout.size,)
+    trained: "Trained"  # `.weights` after training, `.steps`, `.gradient_sum`, ...
+    x: Any  # the client's inputs as the network takes them
+    y: np.ndarray  # and labels
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the client's optimizer."""
+        return self.experiment.training.learning_rate
+
+    def gradient(self, weights: np.ndarray, rows: Any = None) -> np.ndarray:
+        """The gradient of the mean cross-entropy over the client's data, or some rows of it, without dropout."""
+        from feddual._lazy import tf
+
+        x, y = (self.x, self.y) if rows is None else (tf.gather(self.x, rows), self.y[rows])
+        return self._bench.gradient(weights, x, y)
+
+
+@dataclass(frozen=True)
+class RoundView(View):
+    """What the host half may look at: the round, its weights, and the folder it records in."""
+
+    folder: Path  # probes/<name>/ of the run
+    previous: np.ndarray  # the global weights before the round
+    weights: np.ndarray  # and after it
+
+    @property
+    def run_folder(self) -> Path:
+        """The run directory."""
+        return self.folder.parents[1]
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """How many examples each client holds."""
+        return self.federation.partition.sizes
+
+    @property
+    def federation(self) -> "Federation":
+        """All data, and who holds which example."""
+        return self._bench.federation
+
+    @property
+    def model(self) -> Any:
+        """The Keras model, from preprocessed images to logits. It is shared: give it no other weights."""
+        return self._bench.network.model
+
+    def gradient(self, weights: np.ndarray, inputs: Any, labels: np.ndarray) -> np.ndarray:
+        """The gradient of the mean cross-entropy over given examples."""
+        return self._bench.gradient(weights, inputs, labels)
+
+    def append(self, rows: Sequence[Mapping[str, Any]], log: str = LOG) -> None:
+        """Add rows to `<log>.jsonl` in the probe's folder; each needs a key `round`, and something beside its place."""
+        from feddual.records.run_dir import RunDir
+
+        told = [row for row in rows if row.keys() - {"round", "client"}]
+        if told:
+            RunDir(self.folder).append(log, [{key: _plain(value) for key, value in row.items()} for row in told])
+
+    def cut_back(self, log: str = LOG) -> None:
+        """Forget the rows of rounds after this one, which a resumed run does again."""
+        from feddual.records.run_dir import RunDir
+
+        RunDir(self.folder).cut_back(self.round_index, [log])
+
+
 class Probe:
-    """The base of all probes: measures nothing.
+    """The base of all probes: measures nothing, and records a row for each client that has something to tell.
 
     Constructor keywords are the probe's keys in the config. An instance travels to the workers, so it holds settings
     only; what it records lives in files under `probes/<name>/` of the run.
+
+    Example:
+        >>> import numpy as np
+        >>> class Moved(Probe):
+        ...     name = "moved"
+        ...
+        ...     def client_measure(self, view):
+        ...         return {"norm": float(np.linalg.norm(view.trained.weights - view.global_weights))}
+        >>> Moved(every=5).schedule.due(10, num_rounds=20)
+        True
     """
 
     name = "probe"
     # Whether the local loop adds up the squared norms of its steps' gradients: "" for no, or over "layers" (those
     # whose variables lie together in the vector, in order) or "variables".
-    step_norms = ""
+    step_norms: Literal["", "layers", "variables"] = ""
 
-    def __init__(self, every: int = 1, rounds: list[int] | tuple[int, ...] = (), log_spaced: int = 0):
+    def __init__(self, every: int = 1, rounds: Sequence[int] = (), log_spaced: int = 0):
         self.schedule = Schedule(every, tuple(rounds), log_spaced)
 
-    def client_measure(self, ctx: Any) -> dict[str, Any]:
+    def client_measure(self, view: ClientView) -> dict[str, Any]:
         """Runs in the worker after a client has trained: arrays and numbers, returned with the client's result."""
         return {}
 
-    def start(self, host: Any) -> None:
-        """Runs on the host before the first round, and after a resume: forget what lies after `host.round_index`."""
+    def start(self, view: RoundView) -> None:
+        """Runs on the host before the first round, and after a resume: forget what lies after `view.round_index`."""
+        view.cut_back()
 
-    def accumulate(self, acc: Any, result: Any, weights: np.ndarray, share: float) -> Any:
+    def accumulate(self, acc: Any, result: "ClientResult", weights: np.ndarray, share: float) -> Any:
         """Runs on the host for each client's finite result, in client order, with None at first.
 
         For quantities of the whole round that need vectors: what is needed of them stays in `acc`, the rest goes.
@@ -77,24 +202,29 @@ class Probe:
         """
         return None
 
-    def record(self, host: Any, measured: Mapping[int, dict[str, Any]], acc: Any) -> None:
+    def record(self, view: RoundView, measured: Mapping[int, dict[str, Any]], acc: Any) -> None:
         """Runs on the host after a measured round, with what each client returned and what was accumulated."""
+        view.append([{"round": view.round_index, "client": client, **found} for client, found in measured.items()])
 
     @classmethod
     def read(cls, folder: Path) -> "pd.DataFrame":
         """What was recorded in `probes/<name>/` of a run."""
         import pandas as pd
 
-        files = sorted(folder.glob("*.jsonl"))
-        if not files:
+        recorded = RunDir(folder)
+        if not recorded.logs():
             raise UserError(f"{folder}: nothing recorded here")
-        return pd.concat([pd.read_json(file, lines=True) for file in files], ignore_index=True)
+        return pd.concat([pd.DataFrame(recorded.rows(log)) for log in recorded.logs()], ignore_index=True)
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and lists of numpy's as JSON takes them."""
+    return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
 
 
 def find(name: str) -> type[Probe]:
-    """The class of a probe: one of the diagnostics package, or `package.module:Class`."""
-    path = name if ":" in name else f"diagnostics.probes.{name.replace('-', '_')}:PROBE"
-    found: type[Probe] = load_attribute(path, f"probes: {name!r}")
+    """The class of a probe: one of the diagnostics package or of an installed one, or `module:Class`."""
+    found: type[Probe] = plugins.find("probes", name, "probes")
     return found
 
 

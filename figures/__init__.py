@@ -3,34 +3,33 @@
     python -m figures --all                                  # from the results that come with the project
     python -m figures table1 fig3 --runs my/runs --out out   # from runs of one's own
 
-A figure is a file in this folder with a docstring and `draw(runs, out) -> Drawing`; its name is its file name. One of a
-user's own is `package.module:draw`.
+A figure is a file in `general` or `paper` with a docstring and `draw(runs, out) -> Drawing`; its name is its file name.
+One of a user's own is `module:draw`.
 """
 
-import difflib
 import importlib
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from feddual.errors import UserError
-from feddual.experiment.plugins import load_attribute
+from feddual.experiment import plugins
 
 if TYPE_CHECKING:
     from figures._results import Drawing, Results
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "results"
-GALLERY = HERE / "gallery"
-ROOMS = ("general", "paper")  # figures from any runs, and the paper's
+# In a checkout the project's own results and gallery; an installed package writes nothing beside its code.
+_IN_CHECKOUT = (HERE.parent / "pyproject.toml").is_file()
+RESULTS = HERE / "results" if _IN_CHECKOUT else Path("runs")
+GALLERY = HERE / "gallery" if _IN_CHECKOUT else Path("gallery")
 
 
 def names() -> list[str]:
     """All figures, tables first; fig10 comes after fig4."""
-    found = [path.stem for room in ROOMS for path in (HERE / room).glob("[a-z]*.py")]
-    return sorted(found, key=lambda name: (not name.startswith("table"), *_natural(name)))
+    return sorted(plugins.names("figures"), key=lambda name: (not name.startswith("table"), *_natural(name)))
 
 
 def _natural(name: str) -> tuple[str, int]:
@@ -48,28 +47,25 @@ def full_name(name: str) -> str:
         return name
     wanted = name.replace("-", "_")
     there = names()
-    found = [wanted] if wanted in there else [one for one in there if one.split("_")[0] == wanted]
+    same = [one for one in there if one.replace("-", "_") == wanted]
+    found = same or [one for one in there if one.split("_")[0] == wanted]
     if len(found) == 1:
         return found[0]
     if found:
         raise UserError(f"figure {name!r} could be {' or '.join(found)}; give the whole name")
-    near = difflib.get_close_matches(wanted, [*there, *(one.split("_")[0] for one in there)], 1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    raise UserError(
-        f"figure {name!r} is unknown; {hint}There are: {', '.join(there)}; one of your own is package.module:draw"
-    )
+    choice = plugins.allowed(wanted, there, (one.split("_")[0] for one in there))
+    raise UserError(f"figure {name!r} is unknown; {choice}; one of your own is module:draw")
 
 
 def module(name: str) -> ModuleType:
     """The module that draws a figure."""
-    wanted = full_name(name)
-    room = next(room for room in ROOMS if (HERE / room / f"{wanted}.py").is_file())
-    return importlib.import_module(f"figures.{room}.{wanted}")
+    return importlib.import_module(drawer(name).__module__)
 
 
 def drawer(name: str) -> "Callable[[Results, Path], Drawing]":
     """The function that draws a figure."""
-    return load_attribute(name, f"figure {name!r}") if ":" in name else module(name).draw
+    found: Callable[[Results, Path], Drawing] = plugins.find("figures", full_name(name), f"figure {name!r}")
+    return found
 
 
 def draw(name: str, runs: str | Path = RESULTS, out: str | Path = GALLERY) -> "Drawing":
@@ -104,3 +100,19 @@ def measure(runs: str | Path = RESULTS) -> list[Path]:
     results = Results(runs)
     able = [one for one in map(module, names()) if hasattr(one, "measure")]
     return [file for one in able for file in one.measure(results)]
+
+
+def __getattr__(name: str) -> Any:
+    """What a figure of one's own is made of, imported when it is first used."""
+    if name in ("Drawing", "Results"):
+        from figures import _results
+
+        return getattr(_results, name)
+    if name in ("charts", "report"):
+        return importlib.import_module(f"figures.{name}")
+    raise AttributeError(f"module 'figures' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    doors = ["draw", "draw_all", "drawer", "full_name", "measure", "module", "names"]
+    return ["Drawing", "Results", "charts", *doors, "report"]

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 import figures
 from feddual.cli.shell import Json, guarded
 from feddual.errors import UserError
+from feddual.experiment import plugins
 
 if TYPE_CHECKING:
     from figures._results import Results
@@ -33,15 +34,9 @@ class DrawByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-def _about(name: str) -> str:
-    """The first line of a figure's docstring, read as text so that help need not import what draws."""
-    path = next(path for room in figures.ROOMS if (path := figures.HERE / room / f"{name}.py").is_file())
-    return path.read_text(encoding="utf-8").splitlines()[0].strip('"')
-
-
 HELP = """The paper's tables and figures, and ours, from recorded runs. Needs no TensorFlow.
 
-[bold]python -m figures --all[/bold]: everything, from figures/results into figures/gallery
+[bold]python -m figures --all[/bold]: everything, from figures/results into figures/gallery (installed: figures-out)
 
 [bold]python -m figures table1 fig3 --runs runs --out out[/bold]: some, from your own runs
 
@@ -50,13 +45,14 @@ HELP = """The paper's tables and figures, and ours, from recorded runs. Needs no
 Tables become Markdown, LaTeX and CSV; figures PNG, PDF and a page to explore. What was not run says so.
 """
 
+ABOUT = dict(plugins.describe("figures"))
 app = typer.Typer(
     name="figures",
     cls=DrawByDefault,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    help="\n\n".join([HELP, *(f"[bold]{name}[/bold]: {_about(name)}" for name in figures.names())]),
+    help="\n\n".join([HELP, *(f"[bold]{name}[/bold]: {ABOUT[name]}" for name in figures.names())]),
 )
 
 
@@ -138,12 +134,12 @@ def collect(
     A copy has the config, the environment, accuracy and loss of each round, timings and the clients' label histograms.
     Collecting again replaces the copies. Unfinished runs are named and left out.
     """
-    from figures import _collect
+    from feddual.records.collect import collect as gather
 
     if into is None and len(source) > 1:
         raise UserError("--into: with several sources, say where the copies go")
     target = into or figures.RESULTS / source[0].resolve().name
-    done = _collect.collect(source, target, weights)
+    done = gather(source, target, weights)
     figures.measure(figures.RESULTS if target.resolve().is_relative_to(figures.RESULTS) else target)
     if as_json:
         runs = [str(path) for path in done.runs]

@@ -68,14 +68,14 @@ class NormProbe(Probe):
 
     name = "norm"
 
-    def client_measure(self, ctx):
-        return {"norm": float(np.linalg.norm(ctx.trained.weights - ctx.task.weights))}
+    def client_measure(self, view):
+        return {"norm": float(np.linalg.norm(view.trained.weights - view.global_weights))}
 
-    def record(self, host, measured, acc):
-        host.path.mkdir(parents=True, exist_ok=True)
-        with open(host.path / "norms.jsonl", "a") as file:
+    def record(self, view, measured, acc):
+        view.folder.mkdir(parents=True, exist_ok=True)
+        with open(view.folder / "norms.jsonl", "a") as file:
             for client, values in measured.items():
-                file.write(f'{{"round": {host.round_index}, "client": {client}, "norm": {values["norm"]}}}\n')
+                file.write(f'{{"round": {view.round_index}, "client": {client}, "norm": {values["norm"]}}}\n')
 
 
 def user_model(input_shape, num_classes, width: int = 5):

@@ -59,7 +59,7 @@ def compare(model, shape, rewritten):
     first = Convolutions.of(model)
     x = tf.constant(np.random.default_rng(0).normal(size=(5, *shape)))
     values = [tf.constant(variable.numpy()) for variable in model.trainable_variables]
-    count = first.num_variables
+    count = len(first.variables)
     assert len(first.stages) == rewritten
     assert count == len(values) - len(first.rest.trainable_variables)
 

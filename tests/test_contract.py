@@ -198,8 +198,9 @@ def test_the_two_weightings_by_hand():
     from feddual import aggregation
 
     acc = aggregation.add(None, np.float32([1, -2]), 1.0)
-    acc = aggregation.add(acc, np.float32([5, 2]), 3.0)
-    assert aggregation.mean(acc).tolist() == [4.0, 1.0]
+    more = aggregation.add(acc, np.float32([5, 2]), 3.0)
+    assert aggregation.mean(more).tolist() == [4.0, 1.0]
+    assert more is acc  # an accumulator, and says so: one vector is held, however many are added
 
 
 TENTH = """

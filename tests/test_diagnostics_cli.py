@@ -85,8 +85,8 @@ def test_a_preview_comes_after_a_twentieth(run, tmp_path, monkeypatch):
 
 
 def test_a_run_and_its_model_have_the_same_surface(run):
+    from diagnostics.landscape import loss_surface
     from diagnostics.subject import of_run
-    from diagnostics.surfaces.measure import loss_surface
 
     opened = feddual.open(run / "skewed")
     from_run = loss_surface(opened, grid=3, images=60, split="test", progress=False)
@@ -154,7 +154,7 @@ def test_frozen_features_are_used(tmp_path):
     experiment = tiny(
         dataset__shape=[8, 8, 1], model__name="tests.helpers:frozen_model", training__rounds=1, name="frozen"
     )
-    from diagnostics.surfaces.measure import loss_surface
+    from diagnostics.landscape import loss_surface
 
     done = feddual.run(experiment, out=tmp_path / "run", progress=False)
     surface = loss_surface(done, grid=3, images=50, progress=False)
@@ -192,7 +192,7 @@ def test_probe_writes_surfaces_and_changes_nothing(tmp_path):
     assert folders == ["round-00002"]
     surface = Surface.load(tmp_path / "probed" / "surfaces" / "round-00002")
     assert surface.meta["facts"]["probe"] == "loss-surface"  # so that a resumed run knows its own
-    from diagnostics.surfaces.measure import loss_surface
+    from diagnostics.landscape import loss_surface
 
     later = loss_surface(probed, round=2, grid=3, images=50, progress=False)
     np.testing.assert_allclose(surface.loss, later.loss, rtol=1e-6)
@@ -215,7 +215,7 @@ def test_probe_forgets_what_will_be_trained_again(tmp_path):
         manifest = {"identity": {}, "facts": {"probe": probe} if probe else {}}
         (tmp_path / "surfaces" / name / "manifest.json").write_text(json.dumps(manifest))
     (tmp_path / "surfaces" / "round-00050").mkdir()  # not even a surface
-    host = SimpleNamespace(path=tmp_path / "probes" / "loss-surface", round_index=20)
+    host = SimpleNamespace(run_folder=tmp_path, round_index=20)
     LossSurfaceProbe().start(host)
     kept = {path.name for path in (tmp_path / "surfaces").iterdir()}
     assert kept == {"round-00010", "round-00020", "round-00050", *users}

@@ -15,7 +15,7 @@ from feddual.data import partition
 from feddual.data.datasets import Dataset
 from feddual.data.federation import Federation
 from feddual.errors import UserError
-from figures.charts import live, notebook
+from figures.charts import live, surfaces
 from figures.charts import runs as draw
 from tests.test_figures import make_run, write_study
 
@@ -82,29 +82,30 @@ def test_a_study_without_a_finished_run_shows_itself_too(tmp_path):
 
 
 def test_curves_are_means_of_seeds_over_rounds_bytes_or_seconds(study):
-    (axis,) = draw.curves(study.runs).axes
+    chart = draw.curves(study.runs)
+    (axis,) = chart.matplotlib().axes
     expected = np.mean([run.metrics["accuracy"] for run in study.runs["fedavg"]], axis=0)
     np.testing.assert_allclose(axis.lines[0].get_ydata(), expected)
-    assert axis.get_title() == "mean and range of 2 seeds"
-    (axis,) = draw.curves({"one": study.runs["fedavg"][0]}, against="megabytes").axes
+    assert chart.panels[0].note == "mean and range of 2 seeds"
+    (axis,) = draw.curves({"one": study.runs["fedavg"][0]}, against="megabytes").matplotlib().axes
     np.testing.assert_allclose(axis.lines[0].get_xdata(), 2 * np.arange(1, 7))  # a megabyte each way a round
-    (axis,) = draw.curves({"one": study.runs["fedavg"][0]}, against="seconds").axes
+    (axis,) = draw.curves({"one": study.runs["fedavg"][0]}, against="seconds").matplotlib().axes
     np.testing.assert_allclose(axis.lines[0].get_xdata(), 2 * np.arange(1, 7))
     with pytest.raises(UserError, match="allowed: round"):
         draw.curves(study.runs, against="hours")
 
 
 def test_seeds_are_points_ordered_by_their_mean(study):
-    (axis,) = draw.seeds(study.runs).axes
+    (axis,) = draw.seeds(study.runs).matplotlib().axes
     means = [line.get_xdata()[0] for line in axis.lines[1::2]]
-    assert means == sorted(means)
+    assert means == sorted(means, reverse=True)
     assert len(axis.lines[0].get_xdata()) == 2
 
 
 def test_label_maps_share_one_scale(study):
     run = study.runs["fedavg"][0]
-    figure = draw.label_maps({"a": run.histograms, "b": 10 * run.histograms}, clients=20)
-    images = [axis.images[0] for axis in figure.axes[:2]]
+    figure = draw.label_maps({"a": run.histograms, "b": 10 * run.histograms}, clients=20).matplotlib()
+    images = [axis.collections[0] for axis in figure.axes[:2]]
     assert images[0].norm is images[1].norm
     assert images[0].get_array().shape == (10, 20)
 
@@ -117,7 +118,7 @@ def test_a_surface_to_explore_has_a_picture_for_readers():
     surface = Surface(
         steps, loss, class_loss=np.zeros((5, 5, 0)), computed=np.ones((5, 5), bool), meta=meta, betas=steps, **flat
     )
-    bundle = notebook.explore(surface)._repr_mimebundle_()
+    bundle = surfaces.panels3d({"": surface})._repr_mimebundle_()
     assert bundle["image/png"].startswith("iVBOR")
     figure = bundle["application/vnd.plotly.v1+json"]
     assert figure["data"][0]["type"] == "surface"

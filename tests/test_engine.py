@@ -58,6 +58,15 @@ def test_an_opened_run(tmp_path):
         feddual.open(tmp_path)
 
 
+def test_an_opened_run_shows_new_rounds_when_it_is_refreshed(tmp_path):
+    run = api.run(tiny(training__rounds=1), out=tmp_path / "a", progress=False)
+    assert (len(run.metrics), run.config.training.rounds) == (1, 1)
+    api.run(tiny(training__rounds=2), out=tmp_path / "a", resume=True, progress=False)
+    assert len(run.metrics) == 1
+    assert run.refresh() is run
+    assert (len(run.metrics), len(run.timings), run.config.training.rounds) == (2, 2, 2)
+
+
 def test_evaluation_can_be_rarer_but_the_last_round_is_tested(tmp_path):
     run = api.run(tiny(evaluation__every=2), out=tmp_path / "a", progress=False)
     assert run.metrics["accuracy"].isna().tolist() == [True, False, False]

@@ -104,6 +104,22 @@ def test_the_figure_is_drawn_from_the_runs_that_are_there(folder, monkeypatch):
     assert set(drawing.frame["run"]) >= {"fedavg", "fedavgm", "probed"}
 
 
+def test_the_page_imports_only_what_is_public():
+    imported = re.findall(r"^from (\S+) import (.+)|^import (\S+)", "".join(files().values()), re.MULTILINE)
+    names = [part for found in imported for text in found for part in re.split(r"[., ]+", text)]
+    assert {"feddual", "figures", "Algorithm", "Probe", "charts"} <= set(names)
+    assert not [name for name in names if name.startswith("_")]
+
+
+def test_the_partition_is_the_users_own(folder):
+    run = feddual.open(folder / "runs/even-odd")
+    assert run.config.partition.seed == 0  # a default of the function, recorded
+    even, odd = run.histograms[:5], run.histograms[5:]
+    assert even[:, ::2].sum() + odd[:, 1::2].sum() == run.histograms.sum()
+    with pytest.raises(feddual.UserError, match=r"partition\.alpha: unknown key; allowed: name, num_clients, seed"):
+        feddual.resolve(run.config, {"partition.alpha": 0.1})
+
+
 def test_data_and_model_are_the_users_own(folder):
     digits, residual = (feddual.open(folder / "runs" / name) for name in ("digits", "residual"))
     assert digits.config.dataset.path == "digits.npz"

@@ -18,8 +18,9 @@ from diagnostics.surfaces.results import Surface
 from feddual import seeding
 from feddual.errors import UserError
 from feddual.experiment import config
+from feddual.records.collect import collect
 from feddual.records.run_dir import RunDir
-from figures import _collect
+from feddual.records.slim import open_run, open_slim, write_slim
 from figures.__main__ import app
 from figures._results import Results
 from figures.paper import _rows, tuning_table
@@ -64,7 +65,7 @@ def make_run(folder, dataset, row, seed, rounds=None, **overrides):
     run.append("metrics", metrics)
     run.append("timings", timings)
     run.append("clients", [{"round": 1, "client": 0}])
-    run.write_json("environment.json", {"cpu": "none"})
+    run.write_environment({"cpu": "none"})
     histograms = noise.integers(1, 500, (100, CLASSES[dataset]))
     run.write_partition(np.arange(5), np.arange(6), histograms, f"{dataset}-partition")
     run.write_config(experiment.to_yaml())
@@ -109,7 +110,7 @@ def studies(tmp_path_factory):
 def slim(studies, tmp_path_factory):
     """The same, collected."""
     root = tmp_path_factory.mktemp("slim")
-    _collect.collect([studies], root)
+    collect([studies], root)
     return root
 
 
@@ -331,13 +332,15 @@ def test_collect_keeps_what_figures_need_and_little_else(studies, slim):
         facts, slim_facts = whole.summary(), small.summary()
         for key in ("accuracy", "final", "best", "rounds_to_target", "diverged", "finished", "seconds"):
             assert slim_facts[key] == pytest.approx(facts[key]), key
-        rows = RunDir(small.path).rows("metrics")
+        rows = open_run(small.path).rows("metrics")
         assert "per_class_accuracy" not in rows[0]
         assert len(rows[-1]["per_class_accuracy"]) == 10
-        assert not (small.path / "clients.jsonl").exists()
-        assert not (small.path / "checkpoints").exists()
-        assert sum(file.stat().st_size for file in small.path.iterdir()) < 50_000
-    trials = json.loads((slim / "a-cifar10" / "tuning.json").read_text())
+        assert small.clients.empty
+        assert not small.checkpoints
+        assert not small.path.exists()
+    size, runs = sum(file.stat().st_size for file in slim.rglob("*.*")), sum(1 for _ in studies.rglob("config.yaml"))
+    assert size < 50_000 * runs
+    trials = open_slim(slim / "a-cifar10").trials
     assert trials["one"]["rounds"] == 5
     assert trials["one"]["settings"] == {}
     assert not (slim / "a-cifar10" / "tuning").exists()
@@ -351,9 +354,9 @@ def test_slim_results_draw_the_same_table(studies, slim, tmp_path):
 
 
 def test_collecting_twice_is_collecting_once(slim, studies, tmp_path):
-    _collect.collect([studies], tmp_path / "slim")
+    collect([studies], tmp_path / "slim")
     files = {path.relative_to(slim): path.read_bytes() for path in slim.rglob("*") if path.is_file()}
-    _collect.collect([studies], tmp_path / "slim")
+    collect([studies], tmp_path / "slim")
     assert files == {
         path.relative_to(tmp_path / "slim"): path.read_bytes()
         for path in (tmp_path / "slim").rglob("*")
@@ -369,18 +372,18 @@ def test_unfinished_runs_are_skipped_and_named(tmp_path):
     done = json.loads(invoked.stdout)
     assert [Path(path).name for path in done["runs"]] == ["q"]
     assert done["skipped"] == {str(tmp_path / "study" / "r"): "unfinished, at round 12"}
-    assert not (tmp_path / "slim" / "r").exists()
+    assert not open_run(tmp_path / "slim" / "r").exists
     assert Results(tmp_path / "study").unfinished == [tmp_path / "study" / "r"]
 
 
 def test_collect_takes_a_single_run_and_refuses_nonsense(tmp_path):
     make_run(tmp_path / "a" / "r", "cifar10", "fedavg", 0)
     make_run(tmp_path / "b" / "r", "cifar10", "fedavg", 1)
-    assert _collect.collect([tmp_path / "a" / "r"], tmp_path / "slim").runs == [tmp_path / "slim" / "r"]
+    assert collect([tmp_path / "a" / "r"], tmp_path / "slim").runs == [tmp_path / "slim" / "r"]
     with pytest.raises(UserError, match="would both go to"):
-        _collect.collect([tmp_path / "a", tmp_path / "b"], tmp_path / "slim")
+        collect([tmp_path / "a", tmp_path / "b"], tmp_path / "slim")
     with pytest.raises(UserError, match="neither a run directory"):
-        _collect.collect([tmp_path / "nowhere"], tmp_path / "slim")
+        collect([tmp_path / "nowhere"], tmp_path / "slim")
 
 
 # --- names
@@ -391,7 +394,7 @@ def test_names():
     assert figures.full_name("fidelity") == "fidelity_table"
     assert figures.full_name("client-histograms") == "client_histograms"
     assert figures.names().index("fig4_rounds_to_target") < figures.names().index("fig10_error_bars")
-    with pytest.raises(UserError, match="did you mean table1"):
+    with pytest.raises(UserError, match="did you mean 'table1'"):
         figures.full_name("tabel1")
 
 
@@ -501,8 +504,7 @@ def test_the_setting_for_all_data_sets_has_the_best_mean_gain(tmp_path):
         line("cifar10", "feddual", 0.53, x="b"), line("cifar100", "feddual", 0.28, x="b"),
         line("cifar10", "feddual", 0.99, x="c"),
     ]  # fmt: skip
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "tuning.json").write_text(json.dumps(dict(enumerate(lines))))
+    write_slim(tmp_path / "runs", {}, {str(number): facts for number, facts in enumerate(lines)})
     frame = figures.draw("tuning", tmp_path / "runs", tmp_path / "out").frame
     joint = frame[frame["row"] == "feddual"].set_index(["settings", "dataset"])["joint_gain"]
     assert joint["x a", "cifar10"] == pytest.approx(1)

@@ -227,7 +227,7 @@ def test_a_definition_of_ones_own_is_one_file(tmp_path, monkeypatch):
     assert set(own[own["client"].notna()]["value"]) == {1e6}
     assert own[own["client"].isna()]["value"].tolist() == [0.0, 0.0]
     assert gradients.per_round(frame, "mine:LARGEST").shape == (1, 2)
-    with pytest.raises(UserError, match="is no Definition but a str"):
+    with pytest.raises(UserError, match="is 'mine'; every gradient-norm definition is an instance of Definition"):
         gradients.definition("mine:__name__")
 
 

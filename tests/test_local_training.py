@@ -1,3 +1,4 @@
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -257,3 +258,13 @@ def test_freed_memory_is_kept_where_glibc_can(monkeypatch, libc, calls):
     )
     devices.keep_memory()
     assert done == calls
+
+
+@pytest.mark.parametrize("order", [("layers", "variables"), ("variables", "layers"), ("", "variables")])
+def test_the_finest_norms_that_a_probe_asks_for_are_added_up(order):
+    bench = bench_of()
+    x, y = bench.client(0)
+    asked = tuple(SimpleNamespace(step_norms=parts) for parts in order)
+    _, trained = bench.training.train(replace(task_of(bench), probes=asked), x, y, 0)
+    variables = [entry for entry in bench.network.layout.entries if entry.trainable]
+    assert trained.square_sums.shape == (len(variables),)

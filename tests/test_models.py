@@ -5,8 +5,8 @@ from feddual import models
 from feddual.data import datasets
 from feddual.errors import UserError
 from feddual.experiment import config
+from feddual.functional import features
 from feddual.functional import layout as weights
-from feddual.functional import rewrites as acceleration
 
 SIZES = {
     "lenet5": ((28, 28, 1), {}, 44_426),
@@ -97,9 +97,9 @@ def test_the_frozen_prefix_is_cut_off():
     assert network.prefix.output_shape == (None, 3)  # the pooling belongs to it
     assert [entry.layer for entry in network.layout.entries] == ["hidden", "hidden", "output", "output"]
     x = np.random.default_rng(0).random((5, 8, 8, 2), np.float32)
-    features, logits = network.trained(network.prefix(x))
+    penultimate, logits = network.trained(network.prefix(x))
     np.testing.assert_allclose(logits, network.model(x), rtol=1e-6)
-    assert features.shape == (5, 6)
+    assert penultimate.shape == (5, 6)
     assert build("lenet5", (28, 28, 1)).prefix is None
 
 
@@ -107,19 +107,19 @@ def test_features_are_the_prefix_output_and_are_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDDUAL_CACHE", str(tmp_path))
     network = build("tests.helpers:frozen_model", (8, 8, 2), num_classes=3)
     images = np.random.default_rng(0).integers(0, 256, (7, 8, 8, 2), np.uint8)
-    monkeypatch.setattr(acceleration, "CHUNK", 3)
-    found = acceleration.features(network, images)
+    monkeypatch.setattr(features, "CHUNK", 3)
+    found = features.features(network, images)
     np.testing.assert_allclose(found, network.prefix(datasets.preprocess(images, "unit")), rtol=1e-6)
 
     def fail(*_):
         raise AssertionError("computed again")
 
-    monkeypatch.setattr(acceleration, "_write", fail)
-    acceleration.features(network, images)
+    monkeypatch.setattr(features, "_write", fail)
+    features.features(network, images)
     for other in (
-        lambda: acceleration.features(network, images[::-1]),
-        lambda: acceleration.features(build("tests.helpers:frozen_model", (8, 8, 2), 1, 3), images),
-        lambda: acceleration.features(
+        lambda: features.features(network, images[::-1]),
+        lambda: features.features(build("tests.helpers:frozen_model", (8, 8, 2), 1, 3), images),
+        lambda: features.features(
             models.build(section("tests.helpers:frozen_model"), (8, 8, 2), 3, 0, None, "raw"), images
         ),
     ):

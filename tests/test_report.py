@@ -164,7 +164,7 @@ def test_surfaces_and_flatness_are_the_recorded_ones(page, story):
 
 
 def test_the_flatness_section_shows_the_comparison_file(page, story, tmp_path):
-    """Quickstart wrote it once, from the surfaces; the page has its numbers, whatever they are."""
+    """Quickstart wrote it once, from the surfaces; the page has its very numbers, or another one's that is there."""
     kept = Comparison.load(story / "comparison")
     rows = {(row["quantity"], row["model"]): row for row in download(page, "flatness")}
     labels = ["FedAvg, IID", "FedAvg, non-IID (α = 0.1)", "FedDUAL, non-IID (α = 0.1)"]

@@ -11,11 +11,12 @@ from feddual.cli import app
 from feddual.data import datasets
 from feddual.errors import UserError
 from feddual.experiment import config
+from feddual.records.collect import collect
+from feddual.records.slim import open_slim
 from feddual.studies import grid as study
 from feddual.studies import tuning
 from feddual.training.engine import worker_view
 from feddual.training.workbench import workbench
-from figures import _collect
 from tests.helpers import TINY, tiny
 
 
@@ -179,7 +180,7 @@ def test_recorded_trials_are_not_run_again(grid, tmp_path):
     out, slim = tmp_path / "out", tmp_path / "slim"
     asked = (grid, "--seeds", 1, "--tune", "--algorithms", "fedavg")
     assert run(*asked, "--out", out)[0].exit_code == 0
-    _collect.collect([out], slim)
+    collect([out], slim)
     assert run(*asked, "--out", slim)[0].exit_code == 0  # a slim study goes on, as on another machine
     assert not (slim / "tuning").exists()
     first, again = (yaml.safe_load((folder / "tuned.yaml").read_text())["fedavg"] for folder in (out, slim))
@@ -190,10 +191,10 @@ def test_recorded_trials_are_not_run_again(grid, tmp_path):
     grid.write_text(yaml.safe_dump(values))
     assert run(*asked, "--out", slim)[0].exit_code == 0
     assert [path.name for path in (slim / "tuning").iterdir()] == ["fedavg-learning_rate=0.02"]
-    _collect.collect([slim], tmp_path / "both")
-    assert len(json.loads((tmp_path / "both" / "tuning.json").read_text())) == 3
-    _collect.collect([slim], slim)
-    assert len(json.loads((slim / "tuning.json").read_text())) == 3
+    collect([slim], tmp_path / "both")
+    assert len(open_slim(tmp_path / "both").trials) == 3
+    collect([slim], slim)
+    assert len(open_slim(slim).trials) == 3
 
 
 def test_a_row_may_follow_the_choice_of_another(grid, tmp_path):

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import diagnostics
+from diagnostics.landscape import loss_lines, loss_surface
 from diagnostics.subject import stratified_rows
 from diagnostics.surfaces import fast as engines
 from diagnostics.surfaces import sweep
 from diagnostics.surfaces.directions import Direction, Space
 from diagnostics.surfaces.grid import Grid, axis
-from diagnostics.surfaces.measure import loss_lines, loss_surface
 from diagnostics.surfaces.objective import Objective
 from diagnostics.surfaces.results import Lines, Surface
 from feddual._lazy import keras, tf
@@ -61,7 +61,7 @@ def at(model, alpha, beta, seed=0, direction=0):
 
 def test_every_point_equals_the_models_loss_there():
     model = mlp()
-    surface = loss_surface(model, X, Y, grid=(5, 3), range=(-1, 1), **QUIET)
+    surface = loss_surface(model, X, Y, grid=(5, 3), extent=(-1, 1), **QUIET)
     assert surface.loss.shape == (3, 5)
     for iy, beta in enumerate(surface.betas):
         for ix, alpha in enumerate(surface.alphas):
@@ -93,7 +93,7 @@ def test_non_square_asymmetric_grid_is_not_transposed():
         return (z[:, 0] - 3) ** 2 * tf.cast(y == 0, tf.float32) + 10 * (z[:, 0] + 1) ** 2 * tf.cast(y == 1, tf.float32)
 
     x, y = np.eye(2, dtype=np.float32), np.array([0, 1])
-    surface = loss_surface(model, x, y, grid=(7, 3), range=((-1, 2), (0, 1)), directions=steps, loss=bowl, **QUIET)
+    surface = loss_surface(model, x, y, grid=(7, 3), extent=((-1, 2), (0, 1)), directions=steps, loss=bowl, **QUIET)
     np.testing.assert_allclose(surface.alphas, [-1, -0.5, 0, 0.5, 1, 1.5, 2], atol=1e-12)
     a, b = np.meshgrid(surface.alphas, surface.betas)
     np.testing.assert_allclose(surface.loss, ((a - 3) ** 2 + 10 * (b + 1) ** 2) / 2, rtol=1e-6)
@@ -110,7 +110,7 @@ def test_no_walk_no_drift_no_zigzag():
 
 def test_the_range_is_used():
     model = mlp()
-    near, far = (loss_surface(model, X, Y, grid=3, range=r, **QUIET) for r in (0.5, 1.0))
+    near, far = (loss_surface(model, X, Y, grid=3, extent=r, **QUIET) for r in (0.5, 1.0))
     assert not np.allclose(near.loss, far.loss)
     np.testing.assert_allclose(near.alphas, [-0.5, 0, 0.5])
 
@@ -232,7 +232,7 @@ def test_statistics_move_between_models_on_request():
     space, other = Space(first), Space(second)
     line = [space.between(space.weights, other.weights)]
     found = {
-        bn: loss_lines(first, X, Y, directions=line, range=(0, 1), grid=3, bn=bn, **QUIET).loss[0, -1]
+        bn: loss_lines(first, X, Y, directions=line, extent=(0, 1), grid=3, bn=bn, **QUIET).loss[0, -1]
         for bn in ("frozen", "interpolate")
     }
     end = cross_entropy(second(X, training=False).numpy(), Y).mean()
@@ -394,7 +394,7 @@ def test_nan_and_infinity_are_kept():
         size = tf.reduce_max(tf.abs(z), 1)
         return tf.where(size > 1.0, tf.constant(np.inf), size)
 
-    surface = loss_surface(mlp(scale=0.3), X, Y, grid=5, range=50.0, loss=explodes, **QUIET)
+    surface = loss_surface(mlp(scale=0.3), X, Y, grid=5, extent=50.0, loss=explodes, **QUIET)
     assert np.isinf(surface.loss).any()
     assert np.isfinite(surface.loss[surface.centre])
     assert surface.computed.all()
@@ -589,7 +589,7 @@ def test_workers_refuse_what_cannot_travel(tmp_path, monkeypatch):
 def test_two_levels_state_their_error():
     model = mlp(scale=2.0)
     x = 1 + X / 100  # samples so alike that few of them tell a level from the next
-    options = {"grid": 15, "range": 2.0, "loss": lambda y, z: tf.reduce_sum(tf.square(z), 1), **QUIET}
+    options = {"grid": 15, "extent": 2.0, "loss": lambda y, z: tf.reduce_sum(tf.square(z), 1), **QUIET}
     surface = loss_surface(model, x, Y, two_level=45, **options)
     full = loss_surface(model, x, Y, **options)
     fine = surface.samples == 90
@@ -714,9 +714,9 @@ def test_a_diverged_model_has_no_surface(tmp_path):
         ({"grid": 1}, "at least 3"),
         ({"grid": 4}, "odd count"),
         ({"grid": "5xx"}, "NXxNY"),
-        ({"range": 0.0}, "range"),
-        ({"range": (0.1, 1.0)}, "contain 0"),
-        ({"range": float("nan")}, "range"),
+        ({"extent": 0.0}, "extent"),
+        ({"extent": (0.1, 1.0)}, "contain 0"),
+        ({"extent": float("nan")}, "extent"),
         ({"images": 0}, "images"),
         ({"norm": "weights"}, "norm"),
         ({"bn": "batch"}, "bn"),

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from diagnostics.landscape import loss_lines, loss_surface
 from diagnostics.surfaces import objective
 from diagnostics.surfaces.directions import Direction, Space
 from diagnostics.surfaces.losses import loss_hash, loss_name
-from diagnostics.surfaces.measure import loss_lines, loss_surface
 from diagnostics.surfaces.results import Surface
 from feddual._lazy import keras, tf
 from feddual.errors import UserError
@@ -40,7 +40,7 @@ def squares(y, z):
     return tf.reduce_sum(tf.square(z), 1)
 
 
-TWO_LEVELS = {"grid": 21, "range": 2.0, "loss": squares, "two_level": 45, **QUIET}
+TWO_LEVELS = {"grid": 21, "extent": 2.0, "loss": squares, "two_level": 45, **QUIET}
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +266,7 @@ def odd(y, z):
 def test_odd_losses_survive_files_and_kills(tmp_path, monkeypatch):
     model = mlp(scale=0.3)
     x = np.tile(X[:1], (8, 1))  # one sample, so that a point has one kind of loss
-    options = {"grid": 9, "range": 20.0, "loss": odd, **QUIET}
+    options = {"grid": 9, "extent": 20.0, "loss": odd, **QUIET}
     whole = loss_surface(model, x, Y[:8], **options)
     kinds = [np.isnan(whole.loss), np.isposinf(whole.loss), whole.loss < 0, whole.loss == 0]
     assert all(kind.any() for kind in kinds)
@@ -305,7 +305,7 @@ def test_statistics_of_a_convolution_interpolated_and_recalibrated():
         model.layers[1].moving_mean.assign(np.full(3, mean))
         model.layers[1].moving_variance.assign(np.linspace(0.5, 1.5 + mean, 3))
     space, other = Space(first), Space(second)
-    options = {"directions": [space.between(space.weights, other.weights)], "range": (0, 1), "grid": 3, **QUIET}
+    options = {"directions": [space.between(space.weights, other.weights)], "extent": (0, 1), "grid": 3, **QUIET}
     ends = [cross_entropy(model(IMAGES).numpy(), LABELS).mean() for model in (first, second)]
     moved = loss_lines(first, IMAGES, LABELS, bn="interpolate", **options)
     np.testing.assert_allclose(moved.loss[0, [0, -1]], ends, rtol=1e-5)
@@ -322,7 +322,7 @@ def test_a_plane_through_three_models_passes_through_them():
     models = [convolutions(seed=seed) for seed in (0, 5, 9)]
     space = Space(models[0])
     plane = space.plane(*(Space(model).weights for model in models))
-    surface = loss_surface(models[0], IMAGES, LABELS, directions=plane, grid=3, range=(0, 1), **QUIET)
+    surface = loss_surface(models[0], IMAGES, LABELS, directions=plane, grid=3, extent=(0, 1), **QUIET)
     found = [surface.loss[0, 0], surface.loss[0, 2], surface.loss[2, 0]]
     expected = [cross_entropy(model(IMAGES).numpy(), LABELS).mean() for model in models]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
@@ -339,7 +339,7 @@ def test_a_plane_through_three_models_passes_through_them():
         ({"y": np.array(["cat", "dog"] * 45)}, "y: expected numbers, got text"),
         ({"y": X[:, :3], "loss": "mse"}, r"y: mse over outputs of shape \(None, 4\) .* got \(90, 3\)"),
         ({"grid": 5.0}, "grid: expected N or NXxNY, got 5.0"),
-        ({"range": "a"}, "range: expected numbers, got 'a'"),
+        ({"extent": "a"}, "extent: expected numbers, got 'a'"),
         ({"include": ("biases",)}, "include: biases unknown"),
         ({"include": "bias"}, "include: expected a list"),
     ],
@@ -360,9 +360,9 @@ def test_a_data_set_is_not_an_array():
 
 
 def test_numbers_of_numpy_are_numbers():
-    surface = loss_surface(mlp(), X, Y, grid=np.int64(5), range=np.float32(1), **QUIET)
+    surface = loss_surface(mlp(), X, Y, grid=np.int64(5), extent=np.float32(1), **QUIET)
     assert surface.loss.shape == (5, 5)
-    lines = loss_lines(mlp(), X, Y, count=1, grid=np.int64(5), range=np.float32(1), **QUIET)
+    lines = loss_lines(mlp(), X, Y, count=1, grid=np.int64(5), extent=np.float32(1), **QUIET)
     np.testing.assert_array_equal(lines.alphas, surface.alphas)
     with pytest.raises(UserError, match="a line has one count"):
         loss_lines(mlp(), X, Y, grid=(3, 5), **QUIET)

@@ -36,20 +36,22 @@ def made(scale=1.0, computed=None, shape=(7, 9), seed=0):
 
 def test_panels_share_scale_and_levels():
     one, two = made(), made(3.0)
-    figure = plots.panels({"one": one, "two": two}, "heatmap")
+    chart = plots.panels({"one": one, "two": two}, "heatmap")
+    figure = chart.matplotlib()
     drawn = [ax.collections[0] for ax in figure.axes[:2]]
     assert drawn[0].norm.vmin == drawn[1].norm.vmin == pytest.approx(one.loss.min())
     assert drawn[0].norm.vmax == drawn[1].norm.vmax == 10.0  # capped, and the bar says so
     assert "drawn up to 10" in figure.axes[-1].get_ylabel()
-    titles = [ax.get_title() for ax in figure.axes[:2]]
-    assert titles[0] == "one\nL(0) = 0.500, accuracy 87.5%, ‖g‖ = 0.12"
-    figure = plots.panels({"one": one, "two": two})
+    assert figure.axes[0].get_title("left") == "one"
+    assert chart.panels[0].note == "L(0) = 0.500, accuracy 87.5%, ‖g‖ = 0.12"
+    assert chart.panels[0].note in [text.get_text() for text in figure.axes[0].texts]
+    figure = plots.panels({"one": one, "two": two}).matplotlib()
     contours = [ax.collections[0] for ax in figure.axes[:2]]
     np.testing.assert_array_equal(contours[0].levels, contours[1].levels)
 
 
 def test_columns_are_alpha():
-    figure = plots.plot(made(), "heatmap")
+    figure = plots.plot(made(), "heatmap").matplotlib()
     mesh = figure.axes[0].collections[0]
     assert mesh.get_array().shape == (7, 9)
     assert figure.axes[0].get_xlabel() == "α"
@@ -75,13 +77,13 @@ def test_odd_surfaces_can_be_drawn(loss):
 
 
 def test_three_dimensions_share_camera_and_height():
-    figure = plots.panels3d({"a": made(), "b": made(2.0)})
+    chart = plots.panels3d({"a": made(), "b": made(2.0)})
+    figure = chart.plotly()
     scenes = [figure.layout.scene, figure.layout.scene2]
     assert scenes[0].camera == scenes[1].camera
     assert scenes[0].zaxis.range == scenes[1].zaxis.range
     assert figure.data[0].cmax == figure.data[1].cmax
-    flat = plots.panels3d({"a": made(), "b": made(2.0)}, backend="matplotlib")
-    first, second = flat.axes
+    first, second = chart.matplotlib().axes
     assert first.get_zlim() == second.get_zlim()
     assert (first.elev, first.azim) == (second.elev, second.azim)
 
@@ -97,13 +99,14 @@ def test_three_dimensions_are_not_blank(tmp_path):
 
 
 def test_difference_marks_chance():
-    figure = plots.difference(made(), made(2.0), ("a", "b"))
-    assert "b − a" in figure.axes[0].get_title()
-    assert len(figure.axes[0].collections) == 2  # the map and the hatching
-    assert "a: L(0) = 0.500, accuracy 87.5%, ‖g‖ = 0.12\nb: L(0) = 1.000" in figure.axes[0].get_title()
-    several = plots.difference([made(), made(1.1)], [made(2.0), made(2.2)])
-    assert "over 2 pairs" in several.axes[0].get_title()
-    assert "A: L(0) = 0.525" in several.axes[0].get_title()  # the mean of 0.5 and 0.55
+    chart = plots.difference(made(), made(2.0), ("a", "b"))
+    (panel,) = chart.panels
+    assert "b − a" in panel.title
+    assert len(chart.matplotlib().axes[0].collections) == 2  # the map and the hatching
+    assert "a: L(0) = 0.500, accuracy 87.5%, ‖g‖ = 0.12\nb: L(0) = 1.000" in panel.note
+    (several,) = plots.difference([made(), made(1.1)], [made(2.0), made(2.2)]).panels
+    assert "over 2 pairs" in several.note
+    assert "A: L(0) = 0.525" in several.note  # the mean of 0.5 and 0.55
     with pytest.raises(UserError, match="same grid"):
         plots.difference(made(), made(shape=(5, 5)))
     moved = made()
@@ -115,13 +118,13 @@ def test_difference_marks_chance():
 def test_hatching_covers_whole_cells():
     one, two = made(), made()
     two.loss[:, :3] += 1  # three columns of cells differ, six do not
-    mesh, marks = plots.difference(one, two).axes[0].collections
+    mesh, marks = plots.difference(one, two).matplotlib().axes[0].collections
     edges = mesh.get_coordinates()
     (path,) = (path for path in marks.get_paths() if len(path.vertices))
     corners = path.get_extents()
     np.testing.assert_allclose([corners.x0, corners.x1], [edges[0, 3, 0], edges[0, -1, 0]])
     np.testing.assert_allclose([corners.y0, corners.y1], [edges[0, 0, 1], edges[-1, 0, 1]])
-    everywhere = plots.difference(made(), made()).axes[0]  # all of it could be chance
+    everywhere = plots.difference(made(), made()).matplotlib().axes[0]  # all of it could be chance
     assert len(everywhere.collections) == 2
 
 
@@ -149,10 +152,10 @@ def test_lines_and_animation(tmp_path):
         surface.alphas, surface.loss, surface.sem, surface.accuracy, surface.class_loss, surface.computed,
         surface.samples, surface.meta | {"identity": surface.meta["identity"] | {"kind": "lines"}},
     )  # fmt: skip
-    figure = plot_lines({"bowl": lines})
-    assert "bowl" in figure.axes[0].get_legend().get_texts()[0].get_text()
+    figure = plot_lines({"bowl": lines}).matplotlib()
+    assert "bowl" in figure.legends[0].get_texts()[0].get_text()
     assert "Loss along 7 directions" in lines.caption()
-    many = plot_lines({f"model {number}": lines for number in range(8)}, single=False)
+    many = plot_lines({f"model {number}": lines for number in range(8)}, single=False).matplotlib()
     looks = [(line.get_color(), line.get_linestyle()) for line in many.axes[0].lines[:8]]
     assert len(set(looks)) == 8
     frames = {f"round {number}": made(scale) for number, scale in ((1, 3.0), (2, 1.0))}
@@ -163,7 +166,7 @@ def test_lines_and_animation(tmp_path):
     page = plots.animate(frames, tmp_path / "a.html").read_text()
     assert "round 2" in page
     assert "<script src=" not in page  # works without a network
-    figure = plots.animation(frames)
+    figure = plots.animation(frames).plotly()
     assert len(figure.frames) == 2
     assert len(figure.layout.sliders[0].steps) == 2
     with pytest.raises(UserError, match="gif or"):
@@ -184,11 +187,13 @@ def profiles(models, split="train"):
 
 
 def test_profiles_name_the_losses():
-    ax = plot_profiles(profiles({"a": 0.5, "b": 0.456})).axes[1]
-    assert ax.get_title() == "nearest training loss\ntraining loss L(0): a 0.5, b 0.456"
-    assert "training" not in plot_profiles(profiles({"a": 0.5, "b": 0.4}, "test")).axes[1].get_title()
+    panel = plot_profiles(profiles({"a": 0.5, "b": 0.456})).panels[1]
+    assert panel.title == "nearest training loss"
+    assert panel.note.splitlines()[0] == "training loss L(0): a 0.5, b 0.456"
+    tested = plot_profiles(profiles({"a": 0.5, "b": 0.4}, "test")).panels[1]
+    assert "training" not in tested.title + tested.note
     many = plot_profiles(profiles({f"model {number}": 1.0 for number in range(8)}))
-    assert len(many.axes[0].get_legend().get_texts()) == 8
+    assert len(many.matplotlib().legends[0].get_texts()) == 8
 
 
 def test_captions_lie_beside_pictures(tmp_path):

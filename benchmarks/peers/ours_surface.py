@@ -6,7 +6,7 @@ import time
 import numpy as np
 from _model import initial_weights, lenet5, tell, wait_for_turn
 
-from diagnostics.surfaces.measure import loss_surface
+from diagnostics.landscape import loss_surface
 from feddual import devices
 from feddual._lazy import keras
 

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from feddual.cli.shell import Json, output
+from feddual.cli.shell import Json
 from feddual.errors import UserError
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def compare(
         typer.echo(json.dumps({"out": str(out), "differences": records, "pictures": [str(path) for path in pictures]}))
         return
     # A pipe has no width: give it room rather than cut words.
-    (output if output.is_terminal else Console(width=200)).print(_table(found))
+    console = Console()
+    (console if console.is_terminal else Console(width=200)).print(_table(found))
     if found.summary["seeds"].iloc[0] == 1:
         typer.echo("One training seed of each: the intervals are over directions only and say nothing about training.")
     typer.echo(f"comparison: {out}")
@@ -110,7 +111,7 @@ def _pictures(found: "Comparison", out: Path) -> list[Path]:
     if names:
         about = "The same samples and noise, scaled by each model's own filters; one colour scale."
         made.append(save(plots.panels(surfaces), out / "surfaces.png", captions(surfaces, about)))
-        figure = plots.panels3d(surfaces, backend="matplotlib")
+        figure = plots.panels3d(surfaces)
         made.append(save(figure, out / "surfaces3d.png", captions(surfaces, about)))
         for other in names[1:]:
             pair = {name: surfaces[name] for name in (names[0], other)}
@@ -121,7 +122,7 @@ def _pictures(found: "Comparison", out: Path) -> list[Path]:
             figure = plots.difference(*pair.values(), (names[0], other))
             made.append(save(figure, out / f"difference-{other}.png", captions(pair, about)))
         made.append(out / "surfaces3d.html")
-        plots.panels3d(surfaces).write_html(made[-1], include_plotlyjs=True)
+        plots.panels3d(surfaces).save(made[-1])
     about = (
         "Symmetric loss rise over the radius: mean over training seeds and directions, its 95 % interval (dark) and "
         "the band of 10 to 90 % over all lines (light)."

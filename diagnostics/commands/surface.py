@@ -44,15 +44,16 @@ def surface(
     where it was. The folder gets manifest.json (all that determines the numbers, with hashes), surface.npz,
     surface.png with its caption in surface.txt, and surface.html; `python -m diagnostics export` writes other formats.
     """
+    from diagnostics.landscape import loss_surface
     from diagnostics.surfaces.export import export
-    from diagnostics.surfaces.measure import loss_surface
     from feddual import devices
     from feddual.api import Run
+    from feddual.records.run_dir import RunDir
     from figures.charts.captions import save
 
     devices.configure()
     opened = Run(run)
-    folder = out or run / "surfaces" / "main"
+    folder = out or RunDir(run).surface_path("main")
 
     def preview(unfinished: Any) -> None:
         unfinished.plot(name="preview").savefig(folder / "preview.png", dpi=110)
@@ -61,7 +62,7 @@ def surface(
 
     options: dict[str, Any] = {"norm": norm, "bn": bn}  # checked there
     found = loss_surface(
-        opened, grid=grid, range=extent, images=images or None, split=split, round=round_index, seed=seed,
+        opened, grid=grid, extent=extent, images=images or None, split=split, round=round_index, seed=seed,
         direction=direction, two_level=two_level, engine=engine, out=folder, workers=workers,
         executor=executor, progress=not as_json, on_preview=preview, **options,
     )  # fmt: skip

@@ -11,8 +11,8 @@ from typing import Any
 
 from diagnostics.flatness import matching, measures
 from diagnostics.flatness.comparison import Comparison, check
+from diagnostics.landscape import loss_lines, loss_surface
 from diagnostics.surfaces.directions import Norm
-from diagnostics.surfaces.measure import loss_lines, loss_surface
 from diagnostics.surfaces.objective import BatchNorm, Loss
 from diagnostics.surfaces.results import Lines, Surface
 from feddual.errors import UserError

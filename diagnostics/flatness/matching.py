@@ -13,7 +13,8 @@ from diagnostics import subject as samples
 from feddual.api import Run
 from feddual.errors import UserError
 from feddual.functional.layout import Layout, fingerprint, frozen_weights, read
-from feddual.records.run_dir import RunDir
+from feddual.records.identity import by_experiment
+from feddual.records.slim import open_run
 
 UNEQUAL = 0.1  # matched losses that differ by a larger share are warned of
 
@@ -27,7 +28,7 @@ def cases(
     split: str,
     seed: int,
     evaluation: Mapping[str, Any],
-) -> list[tuple[str, str, int, samples.Samples]]:
+) -> list[tuple[str, str, int, samples.Subject]]:
     """(match, model, place of the seed, samples) of all that is measured; `evaluation` is what the loss is."""
     everything = [item for group in groups.values() for item in group]
     if not all(isinstance(item, (str, Path, Run)) for item in everything):
@@ -49,16 +50,16 @@ def cases(
     for match in matches:
         rounds = _same_round(runs) if match == "round" else _same_loss(runs, base, evaluation)
         for (name, place), run in runs.items():
-            checkpoint = RunDir(run.path).read_checkpoint(rounds[name, place])
+            checkpoint = open_run(run.path).read_checkpoint(rounds[name, place])
             chosen = base[name, place]
             facts = chosen.facts | {"round": checkpoint.round_index, "match": match}
             found.append((match, name, place, replace(chosen, facts=facts, weights=checkpoint.weights)))
     return found
 
 
-def _shared(several: dict[Any, samples.Samples]) -> dict[Any, samples.Samples]:
+def _shared(several: dict[Any, samples.Subject]) -> dict[Any, samples.Subject]:
     """The same samples with one model where architectures and frozen weights agree: compiled once for all."""
-    first: dict[str, samples.Samples] = {}
+    first: dict[str, samples.Subject] = {}
     for key, one in several.items():
         what = fingerprint(one.x, one.y, *map(np.asarray, frozen_weights(one.model)))
         shared = first.setdefault(json.dumps([what, Layout.of_model(one.model).to_list()]), one)
@@ -76,7 +77,7 @@ def _same_round(runs: Mapping[Any, Run]) -> dict[Any, int]:
 
 
 def _same_loss(
-    runs: Mapping[Any, Run], base: Mapping[Any, samples.Samples], evaluation: Mapping[str, Any]
+    runs: Mapping[Any, Run], base: Mapping[Any, samples.Subject], evaluation: Mapping[str, Any]
 ) -> dict[Any, int]:
     """Of each run the kept checkpoint whose loss is nearest to the largest of the last ones."""
     from diagnostics.surfaces.objective import Objective
@@ -88,7 +89,7 @@ def _same_loss(
             one.cache["loss"] = Objective(one.model, one.x, one.y, features=one.features, **evaluation)
         objective = one.cache["loss"]
         losses[key] = {
-            kept: float(objective(RunDir(run.path).read_checkpoint(kept).weights).loss) for kept in run.checkpoints
+            kept: float(objective(open_run(run.path).read_checkpoint(kept).weights).loss) for kept in run.checkpoints
         }
     target = max(by_round[max(by_round)] for by_round in losses.values())
     chosen = {key: min(kept, key=lambda number: abs(kept[number] - target)) for key, kept in losses.items()}
@@ -107,21 +108,10 @@ def _same_loss(
 
 def group_runs(paths: Sequence[Path]) -> dict[str, list[Path]]:
     """Runs that differ in their seed alone, together, ordered by seed; named by what tells the groups apart."""
-    configs = {path: Run(path).config.to_dict() for path in paths}
-    keys = {}
-    for path, config in configs.items():
-        free = ("seed", "name", "runtime", "checkpoint", "probes", "sinks")
-        keys[path] = json.dumps({key: value for key, value in config.items() if key not in free}, sort_keys=True)
-    groups: dict[str, list[Path]] = {}
-    for path in paths:
-        groups.setdefault(keys[path], []).append(path)
+    groups = by_experiment({path: Run(path).config.to_dict() for path in paths})
     if len(groups) == 1:  # seeds of one experiment: compare them with each other
         return {name: [path] for name, path in zip(_names(paths), paths, strict=True)}
-    names = _names([members[0] for members in groups.values()])
-    return {
-        name: sorted(members, key=lambda path: configs[path]["seed"])
-        for name, members in zip(names, groups.values(), strict=True)
-    }
+    return dict(zip(_names([members[0] for members in groups]), groups, strict=True))
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

@@ -16,14 +16,16 @@ from diagnostics.flatness.comparison import AT_CENTRE, FILE, Comparison
 from diagnostics.surfaces.results import Surface, load
 from feddual.api import Run
 from feddual.errors import UserError
+from feddual.records.run_dir import RunRecord
+from feddual.records.slim import open_run
 
 FOLDER = "comparison"  # of a study: where the comparison of its runs lies
 Planes = Mapping[int, Mapping[str, Surface]]  # by training seed, then by the surface's folder
 
 
-def surfaces_of(folder: Path, last_round: int) -> dict[str, Surface]:
-    """The finished surfaces in a run's `surfaces/` around its last model, by folder."""
-    loaded = {path.parent.name: load(path.parent) for path in sorted(folder.glob("*/manifest.json"))}
+def surfaces_of(run: RunRecord, last_round: int) -> dict[str, Surface]:
+    """A run's finished surfaces around its last model, by folder."""
+    loaded = {path.name: load(path) for path in run.surfaces()}
     found = {name: one for name, one in loaded.items() if isinstance(one, Surface)}
     return {name: surface for name, surface in found.items() if is_last(surface, last_round)}
 
@@ -110,7 +112,7 @@ def compare_recorded(groups: Mapping[str, Sequence[Path]], tau: float = measures
     found: dict[str, dict[int, dict[str, Surface]]] = {}
     for name, paths in groups.items():
         for run in map(Run, paths):
-            surfaces = surfaces_of(run.path / "surfaces", run.summary()["rounds"])
+            surfaces = surfaces_of(open_run(run.path), run.summary()["rounds"])
             if not surfaces:
                 raise UserError(
                     f"{run.path}: no finished surface around its last model; `python -m diagnostics surface {run.path}`"

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from diagnostics.gradients.layers import Groups
+from feddual.probes import ClientView, RoundView
 from feddual.seeding import seed as derived_seed
 
 BY_PRODUCT = "a by-product"
@@ -103,35 +104,34 @@ def two_halves(groups: Groups, first: np.ndarray, second: np.ndarray, half: int)
 class AtClient:
     """What a definition may look at where a client has trained; a pass is made once, when it is first asked for."""
 
-    def __init__(self, ctx: Any, groups: Groups, samples: int):
+    def __init__(self, view: ClientView, groups: Groups, samples: int):
         """Args: what the engine shows of the client, its layers or variables, the size of the probe set."""
-        self.groups, self._ctx, self._samples = groups, ctx, samples
-        self.bench, self.trained = ctx.bench, ctx.trained
-        self.steps = max(ctx.trained.steps, 1)
-        self.learning_rate = float(ctx.bench.experiment.training.learning_rate)
-        self.num_examples = len(ctx.y)
+        self.groups, self.view, self._samples = groups, view, samples
+        self.trained, self.learning_rate = view.trained, view.learning_rate
+        self.steps = max(view.trained.steps, 1)
+        self.num_examples = len(view.y)
 
     def gradient(self, rows: np.ndarray | None = None) -> np.ndarray:
         """Of the client's mean loss at its trained weights, over all its data or some rows."""
-        return np.asarray(self._ctx.gradient(self.trained.weights, rows))
+        return np.asarray(self.view.gradient(self.trained.weights, rows))
 
     @cached_property
     def drift(self) -> np.ndarray:
         """||w - w_k||."""
-        return self.groups.norms(self.trained.weights.astype(np.float64) - self._ctx.task.weights)
+        return self.groups.norms(self.trained.weights.astype(np.float64) - self.view.global_weights)
 
     @cached_property
     def probe_set(self) -> np.ndarray:
         """The rows of the client's data it is measured on."""
-        return probe_set(self._ctx.task.client_id, self.num_examples, self._samples)
+        return probe_set(self.view.client_id, self.num_examples, self._samples)
 
     @cached_property
     def halves(self) -> Halves:
         """g_k over the probe set."""
-        rows, weights = self.probe_set, self._ctx.task.weights
+        rows, weights = self.probe_set, self.view.global_weights
         half = len(rows) // 2
-        second = self._ctx.gradient(weights, rows[half:]).astype(np.float64)
-        first = self._ctx.gradient(weights, rows[:half]).astype(np.float64) if half else None
+        second = self.view.gradient(weights, rows[half:]).astype(np.float64)
+        first = self.view.gradient(weights, rows[:half]).astype(np.float64) if half else None
         return Halves(self.groups, first, second, (half, len(rows) - half))
 
 
@@ -164,8 +164,7 @@ class OfRound:
     groups: Groups
     gathered: Gathered
     measured: Mapping[int, Mapping[str, Any]]  # by client: `values` and `sent`
-    bench: Any
-    previous: np.ndarray  # w
+    view: RoundView
     server_samples: int
 
     @cached_property
@@ -190,12 +189,3 @@ class OfRound:
 def gradient(client: AtClient) -> np.ndarray:
     """To be sent: g_k."""
     return client.halves.mean.astype(np.float32)
-
-
-def server_examples(bench: Any, count: int) -> tuple[Any, np.ndarray]:
-    """The first so many of the server's test examples, in an order drawn once."""
-    from feddual._lazy import tf
-
-    test = bench.evaluator
-    rows = np.random.default_rng(0).permutation(len(test.labels))[:count]
-    return tf.gather(test.inputs, rows), test.labels[rows]

@@ -16,13 +16,13 @@ from diagnostics.gradients.definitions import DEFINITIONS, definition
 from diagnostics.gradients.layers import NORMALISATIONS, Groups, normalise
 from feddual.errors import UserError
 from feddual.functional.layout import fingerprint
-from feddual.probes import Probe, Schedule
+from feddual.probes import LOG, ClientView, Probe, RoundView, Schedule
 from feddual.records.run_dir import RunDir
+from feddual.records.slim import open_probe
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LOG = "rounds"  # rounds.jsonl
 COLUMNS = ("round", "client", "layer", "definition", "normalisation", "value")
 BY_PRODUCTS = [name for name, one in DEFINITIONS.items() if one.is_by_product]
 SCHEDULED = tuple(name for name, one in DEFINITIONS.items() if one.by_default and not one.is_by_product)
@@ -80,11 +80,11 @@ class GradientNormProbe(Probe):
 
     # --- at the client
 
-    def client_measure(self, ctx: Any) -> dict[str, Any]:
+    def client_measure(self, view: ClientView) -> dict[str, Any]:
         """Values of each layer by definition; on scheduled rounds also what the host needs for those of all clients."""
-        due = self.scheduled is not None and self.scheduled.due(ctx.task.round_index, ctx.task.num_rounds)
+        due = self.scheduled is not None and self.scheduled.due(view.round_index, view.num_rounds)
         asked = _found(self.definitions) if due else []
-        client = AtClient(ctx, Groups(ctx.bench.network.layout, self.split), self.samples)
+        client = AtClient(view, Groups(view.layout, self.split), self.samples)
         found: dict[str, Any] = {"values": {}}
         for one in _at_clients(asked):
             value = one.at_client(client) if one.at_client else None
@@ -103,11 +103,10 @@ class GradientNormProbe(Probe):
         """Sums over the clients' moves."""
         return (acc or Gathered()).plus(result.client_id, share, weights.astype(np.float64) - result.weights)
 
-    def start(self, host: Any) -> None:
+    def start(self, view: RoundView) -> None:
         """Write what all rounds share, and forget what will be measured again."""
-        groups = Groups(host.bench.network.layout, self.split)
-        sizes = host.bench.federation.partition.sizes
-        subsets = (probe_set(client, size, self.samples) for client, size in enumerate(sizes))
+        groups = Groups(view.layout, self.split)
+        subsets = (probe_set(client, size, self.samples) for client, size in enumerate(view.sizes))
         facts = {
             "layers": groups.names,
             "sizes": groups.sizes.tolist(),
@@ -115,13 +114,12 @@ class GradientNormProbe(Probe):
             "definitions": sorted(self.definitions),
             "probe_sets": fingerprint(*subsets),
         }
-        folder = RunDir(host.path)
-        folder.write_json("facts.json", facts)
-        folder.cut_back(host.round_index, [LOG])
+        RunDir(view.folder).write_json("facts.json", facts)
+        view.cut_back()
 
-    def record(self, host: Any, measured: Mapping[int, dict[str, Any]], acc: Gathered | None) -> None:
+    def record(self, view: RoundView, measured: Mapping[int, dict[str, Any]], acc: Gathered | None) -> None:
         """A row of the log: by client, of all clients, and the norms of the weights."""
-        groups = Groups(host.bench.network.layout, self.split)
+        groups = Groups(view.layout, self.split)
         clients = sorted(measured)
         due = any("sent" in measured[client] for client in clients)
         asked = _found({*BY_PRODUCTS, *(self.definitions if due else ())})
@@ -132,16 +130,16 @@ class GradientNormProbe(Probe):
 
         names = [one.name for one in _at_clients(asked) if any(one.name in measured[c]["values"] for c in clients)]
         row: dict[str, Any] = {
-            "round": host.round_index,
+            "round": view.round_index,
             "clients": clients,
-            "weights": _short(groups.norms(host.previous)),
+            "weights": _short(groups.norms(view.previous)),
             "by_client": {name: column({c: measured[c]["values"].get(name, blank) for c in clients}) for name in names},
             "of_all": {},
         }
         local = {client: values["local_weights"] for client, values in measured.items() if "local_weights" in values}
         if local:
             row["local_weights"] = column(local)
-        seen = acc and OfRound(groups, acc, measured, host.bench, host.previous, self.server_samples)
+        seen = acc and OfRound(groups, acc, measured, view, self.server_samples)
         for one in asked if seen else ():
             if one.across_clients:
                 row["by_client"][one.name] = column(dict(zip(acc.clients, one.across_clients(seen), strict=True)))
@@ -149,13 +147,13 @@ class GradientNormProbe(Probe):
                 value = one.of_all(seen)
                 some = isinstance(value, Mapping)  # of some layers only: by their names, beside those of all layers
                 (row if some else row["of_all"])[one.name] = _short(value)
-        RunDir(host.path).append(LOG, [row])
+        view.append([row])
         if self.tensorboard:
-            _to_tensorboard(host, groups.names, row)
+            _to_tensorboard(view, groups.names, row)
         if self.live:
             from figures.charts import live
 
-            live.show(host.path, self.read(host.path))
+            live.show(view.folder, self.read(view.folder))
 
     # --- afterwards
 
@@ -167,10 +165,11 @@ class GradientNormProbe(Probe):
             folder: Where a run's probe recorded.
             normalisations: Only these, of the definitions that are norms.
         """
-        facts = RunDir(folder).read_json("facts.json")
+        recorded = open_probe(folder)
+        facts = recorded.read_json("facts.json")
         if facts is None:
             raise UserError(f"{folder}: no gradient norms recorded here")
-        return _tidy(facts, RunDir(folder).rows(LOG), normalisations)
+        return _tidy(facts, recorded.rows(LOG), normalisations)
 
 
 def _found(names: Iterable[str]) -> list[Definition]:
@@ -225,10 +224,10 @@ def _tidy(facts: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], normalisa
     return pd.DataFrame(parts, columns=list(COLUMNS)).astype({"client": "Int64"})
 
 
-def _to_tensorboard(host: Any, layers: Sequence[str], row: Mapping[str, Any]) -> None:
+def _to_tensorboard(view: RoundView, layers: Sequence[str], row: Mapping[str, Any]) -> None:
     from feddual._lazy import tf
 
-    writer = tf.summary.create_file_writer(str(host.path.parents[1] / "events" / "gradient-norms"))
+    writer = tf.summary.create_file_writer(str(view.run_folder / "events" / "gradient-norms"))
     with writer.as_default(step=row["round"]):
         for name, values in row["by_client"].items():
             for layer, column in zip(layers, np.asarray(values, float).T, strict=True):

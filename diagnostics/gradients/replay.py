@@ -12,6 +12,8 @@ import feddual
 from diagnostics.gradients.probe import LOG, GradientNormProbe
 from feddual.errors import UserError
 from feddual.records.run_dir import RunDir
+from feddual.records.slim import open_run
+from feddual.records.study_dir import StudyDir
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,10 +50,10 @@ def gradient_norms(run: "feddual.Run | str | Path", rounds: list[int] | None = N
         with tempfile.TemporaryDirectory() as folder:
             probe = GradientNormProbe(**{"every": 1, **settings})
             feddual.replay(opened, index, [probe], Path(folder) / "round")
-            recorded = RunDir(Path(folder) / "round" / "probes" / probe.name)
+            recorded = RunDir(RunDir(Path(folder) / "round").probe_path(probe.name))
             rows += recorded.rows(LOG)
             facts = recorded.read_json("facts.json")
-    target = RunDir(opened.path / "probes" / FOLDER)
+    target = RunDir(RunDir(opened.path).probe_path(FOLDER))
     target.write_json("facts.json", facts)
     target.cut_back(0, [LOG])
     target.append(LOG, rows)
@@ -68,7 +70,7 @@ def by_seed(path: Path, offline: bool = False) -> "dict[int, pd.DataFrame]":
     Raises:
         UserError: When there is no run, or one has recorded nothing.
     """
-    folders = [path] if RunDir(path).exists else sorted(child for child in path.glob("*") if RunDir(child).exists)
+    folders = [path] if open_run(path).exists else [path / name for name in StudyDir(path).run_names()]
     if not folders:
         raise UserError(f"{path}: neither a run nor a folder of runs")
     return {(run := feddual.open(folder)).config.seed: _recorded(run, offline) for folder in folders}
@@ -78,8 +80,8 @@ def _recorded(run: feddual.Run, offline: bool) -> "pd.DataFrame":
     if offline:
         return gradient_norms(run)
     for name in (GradientNormProbe.name, FOLDER):
-        if (folder := run.path / "probes" / name).is_dir():
-            return GradientNormProbe.read(folder)
+        if (record := open_run(run.path)).has_probe(name):
+            return GradientNormProbe.read(record.probe_path(name))
     raise UserError(
         f"{run.path}: no gradient norms recorded; run with --probe gradient-norms@every=5, or pass --offline "
         "to measure from its checkpoints"

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from diagnostics.subject import Samples, stratified_rows
+from diagnostics.subject import Subject, stratified_rows
 from feddual.errors import UserError
 from feddual.functional.layout import fingerprint
-from feddual.probes import Probe
+from feddual.probes import Probe, RoundView
 from feddual.records.measurements import read_manifest
+from feddual.records.run_dir import RunDir
 
 
 class LossSurfaceProbe(Probe):
@@ -42,11 +43,11 @@ class LossSurfaceProbe(Probe):
             raise UserError(f"probes: loss-surface: images must be at least 1, got {images}")
         self.grid, self.images, self.extent, self.seed = grid, images, extent, seed
 
-    def start(self, host: Any) -> None:
+    def start(self, view: RoundView) -> None:
         """Forget the surfaces of rounds that will be trained again; those not made by this probe stay."""
-        for folder in self._folder(host).glob("round-*"):
+        for folder in RunDir(view.run_folder).surfaces():
             number = re.fullmatch(r"round-(\d{5})", folder.name)
-            if number and int(number[1]) > host.round_index and self._made(folder):
+            if number and int(number[1]) > view.round_index and self._made(folder):
                 shutil.rmtree(folder)
 
     def _made(self, folder: Path) -> bool:
@@ -55,35 +56,32 @@ class LossSurfaceProbe(Probe):
         except UserError:
             return False
 
-    def record(self, host: Any, measured: Mapping[int, dict[str, Any]], acc: Any) -> None:
+    def record(self, view: RoundView, measured: Mapping[int, dict[str, Any]], acc: Any) -> None:
         """Compute and write one surface."""
-        from diagnostics.surfaces.measure import loss_surface
+        from diagnostics.landscape import loss_surface
 
-        bench, federation = host.bench, host.bench.federation
+        federation = view.federation
         rows = stratified_rows(federation.dataset.y_train, self.images, self.seed)
         x, y = federation.train(rows)
         facts = {
             "probe": self.name,
-            "source": bench.experiment.name,
-            "algorithm": bench.experiment.algorithm.name,
-            "round": host.round_index,
+            "source": view.experiment.name,
+            "algorithm": view.experiment.algorithm.name,
+            "round": view.round_index,
             "dataset": federation.dataset.name,
             "split": "train",
             "seed": self.seed,
             "rows": fingerprint(rows.astype(np.int64)),
         }
         on_features = federation.train_features is not None
-        samples = Samples(bench.network.model, x, y, on_features, facts, host.weights)
-        folder = self._folder(host) / f"round-{host.round_index:05d}"
+        samples = Subject(view.model, x, y, on_features, facts, view.weights)
+        folder = RunDir(view.run_folder).surface_path(f"round-{view.round_index:05d}")
         try:
-            loss_surface(samples, grid=self.grid, range=self.extent, seed=self.seed, out=folder, progress=False)
+            loss_surface(samples, grid=self.grid, extent=self.extent, seed=self.seed, out=folder, progress=False)
         except UserError as error:  # a diverged model has no surface; training goes on
             import warnings
 
-            warnings.warn(f"probe loss-surface, round {host.round_index}: {error}", stacklevel=2)
-
-    def _folder(self, host: Any) -> Path:
-        return host.path.parents[1] / "surfaces"
+            warnings.warn(f"probe loss-surface, round {view.round_index}: {error}", stacklevel=2)
 
 
 PROBE = LossSurfaceProbe

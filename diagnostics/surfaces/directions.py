@@ -6,13 +6,14 @@ is depends on the layer; the table is here, and `register_filter_axes` adds to i
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from feddual import seeding
 from feddual.errors import UserError
+from feddual.functional import _keras
 from feddual.functional.layout import Entry, Layout, fingerprint, moving_statistics, owners, read
 
 Norm = Literal["filter", "layer", "model"]
@@ -39,19 +40,19 @@ def _contracted(layer: Any, shape: tuple[int, ...]) -> Axes:
 _FILTER_AXES: dict[tuple[str, str], AxesRule] = {
     ("Dense", "kernel"): (0,),  # (in, out): one filter per neuron
     ("EinsumDense", "kernel"): _contracted,
-    ("BaseConv", "kernel"): _all_but(-1),  # (space..., in / groups, out)
-    ("BaseConvTranspose", "kernel"): _all_but(-2),  # (space..., OUT, in)
-    ("BaseDepthwiseConv", "kernel"): _all_but(-1, -2),  # (space..., in, multiplier)
-    ("BaseSeparableConv", "depthwise_kernel"): _all_but(-1, -2),
-    ("BaseSeparableConv", "pointwise_kernel"): _all_but(-1),
+    (_keras.CONVOLUTION, "kernel"): _all_but(-1),  # (space..., in / groups, out)
+    (_keras.TRANSPOSED, "kernel"): _all_but(-2),  # (space..., OUT, in)
+    (_keras.DEPTHWISE, "kernel"): _all_but(-1, -2),  # (space..., in, multiplier)
+    (_keras.SEPARABLE, "depthwise_kernel"): _all_but(-1, -2),
+    (_keras.SEPARABLE, "pointwise_kernel"): _all_but(-1),
     ("LSTMCell", "kernel"): (0,),  # (in, gates x units)
     ("LSTMCell", "recurrent_kernel"): (0,),
     ("GRUCell", "kernel"): (0,),
     ("GRUCell", "recurrent_kernel"): (0,),
     ("SimpleRNNCell", "kernel"): (0,),
     ("SimpleRNNCell", "recurrent_kernel"): (0,),
-    ("ConvLSTMCell", "kernel"): _all_but(-1),
-    ("ConvLSTMCell", "recurrent_kernel"): _all_but(-1),
+    (_keras.CONVOLUTIONAL_LSTM, "kernel"): _all_but(-1),
+    (_keras.CONVOLUTIONAL_LSTM, "recurrent_kernel"): _all_but(-1),
     ("Embedding", "embeddings"): (1,),  # (tokens, dimensions): one filter per token
 }
 _NORMALISATION = {
@@ -114,10 +115,22 @@ class Direction:
 
 
 class Space:
-    """A model's weights as a vector, with the layer behind each entry: where directions are made."""
+    """A model's weights as a vector, with the layer behind each entry: where directions are made.
+
+    Args:
+        model: A built Keras model.
+
+    Example:
+        >>> import diagnostics, keras
+        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+        >>> space = diagnostics.Space(model)
+        >>> space.random(seed=0, index=1).name
+        'random filter-normalised, seed 0, index 1'
+        >>> space.between(space.weights, 0 * space.weights, "to zero").vector.shape
+        (15,)
+    """
 
     def __init__(self, model: Any):
-        """Args: model, a built Keras model."""
         self.layout = Layout.of_model(model)
         self.weights = read(model)
         owned = owners(model)
@@ -146,6 +159,9 @@ class Space:
             weights: Those to take the norms of; the model's own by default.
             layers: Move these only; all by default.
             include: `bias`, `norm` (normalisation layers), to move those too.
+
+        Returns:
+            The direction; its name says how it was made.
         """
         if norm not in get_args(Norm):
             raise UserError(f"norm: {norm!r} is unknown; allowed: {', '.join(get_args(Norm))}")
@@ -173,14 +189,32 @@ class Space:
     def between(
         self, start: np.ndarray, end: np.ndarray, name: str = "from the first model to the second"
     ) -> Direction:
-        """The direction whose step of 1 leads from one model's weights to another's."""
+        """The direction whose step of 1 leads from one model's weights to another's.
+
+        Args:
+            start: Weights, a vector in the layout of the model.
+            end: Others.
+            name: For captions.
+
+        Returns:
+            The direction.
+        """
         difference = self.checked(end).astype(np.float64) - self.checked(start)
         if not difference.any():
             raise UserError("the two models have the same weights: there is no direction between them")
         return Direction(difference.astype(np.float32), name)
 
     def plane(self, first: np.ndarray, second: np.ndarray, third: np.ndarray) -> tuple[Direction, Direction]:
-        """The plane through three models: the first lies at (0, 0), the second at (1, 0), the third at (0, 1)."""
+        """The plane through three models: the first lies at (0, 0), the second at (1, 0), the third at (0, 1).
+
+        Args:
+            first: Weights, a vector in the layout of the model.
+            second: Others.
+            third: Others.
+
+        Returns:
+            Two directions.
+        """
         one = self.between(first, second, "from the first model to the second")
         two = self.between(first, third, "from the first model to the third")
         if abs(cosine(one, two)) > 1 - 1e-9:
@@ -188,7 +222,14 @@ class Space:
         return one, two
 
     def checked(self, weights: np.ndarray) -> np.ndarray:
-        """These weights, if they can be the model's."""
+        """These weights, if they can be the model's.
+
+        Args:
+            weights: A vector.
+
+        Returns:
+            The same in float32.
+        """
         if np.shape(weights) != (self.layout.size,):
             raise UserError(
                 f"weights: the model holds {self.layout.size} values, these are of shape {np.shape(weights)}; "
@@ -228,6 +269,31 @@ def scaled(noise: np.ndarray, weights: np.ndarray, axes: Axes, norm: Norm) -> np
     where = axes if norm == "filter" else tuple(range(noise.ndim))
     norms = [np.sqrt(np.square(value, dtype=np.float64).sum(axis=where, keepdims=True)) for value in (weights, noise)]
     return noise * (norms[0] / (norms[1] + TINY))
+
+
+def usable(directions: Sequence[Direction] | Direction, space: Space, number: int | None) -> list[Direction]:
+    """A user's directions, if so many lines (any number for None), or a plane of two, can be made of them."""
+    given = [directions] if isinstance(directions, Direction) else list(directions)
+    others = [type(one).__name__ for one in given if not isinstance(one, Direction)]
+    if others:
+        raise UserError(
+            f"directions: expected those that diagnostics.Space makes, got {others[0]}; a vector of your own: "
+            "diagnostics.Direction(vector, name)"
+        )
+    if not given or (number is not None and len(given) != number):
+        raise UserError(f"directions: expected {number or 'at least one'}, got {len(given)}")
+    found = [replace(one, vector=space.checked(one.vector)) for one in given]
+    hashes = [one.sha256 for one in found]
+    for place, one in enumerate(found):
+        if not np.isfinite(one.vector).all():
+            raise UserError(f"directions: {one.name!r} holds values that are not finite")
+        if not one.vector.any():
+            raise UserError(f"directions: {one.name!r} is zero everywhere, so it leads nowhere")
+        if hashes[place] in hashes[:place]:
+            raise UserError(f"directions: {one.name!r} is given twice")
+    if number == 2 and abs(cosine(*found)) > 1 - 1e-9:
+        raise UserError("directions: the two are parallel: there is no plane along them")
+    return found
 
 
 def cosine(one: Direction, two: Direction) -> float:

@@ -17,9 +17,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from diagnostics.surfaces.network import TOLERANCE, Bound, compiled, entries_of, fresh, in_batches, is_functional, taken
 from diagnostics.surfaces.objective import Objective
 from feddual._lazy import keras, tf
+from feddual.functional import cut
+from feddual.functional._keras import is_functional
+from feddual.functional.cut import TOLERANCE
+from feddual.functional.graphs import compiled, in_batches
+from feddual.functional.network import Bound, last_entries, taken
 from feddual.functional.rewrites import Convolutions
 
 CHECK_IMAGES = 256  # samples of the nine points' comparison
@@ -80,13 +84,13 @@ class Fast:
         model = objective.network.rest
         if objective.bn == "recalibrate" or not objective.network.is_copy or not is_functional(model):
             raise ValueError("the network cannot be cut")
-        before, body = _cut(model, _moved(entries_of(model, layout), layout, moved))
+        before, body = cut.at_first(model, _moved(last_entries(model, layout), layout, moved))
         if body.inputs[0].dtype != "float32":
             raise ValueError("features are kept in float32 only")
         self._before = None if before is None else self._prefix(Bound(before, _leading(before, model, layout)))
         ahead = objective.network.prefix is not None or (before is not None and before.weights)
         applied = ["prefix"] if ahead else []
-        self._layers, self._entries = _chain(body), entries_of(body, layout)
+        self._layers, self._entries = cut.chain(body), last_entries(body, layout)
         self._body, self._bound = body, Bound(body, self._entries)
         here = _moved(self._entries, layout, moved)
         self._first, *others = [layer for layer in self._layers if _holds(layer, here)]
@@ -131,8 +135,8 @@ class Fast:
     def _single(self) -> None:
         """Linearity, then the rest of the network point by point."""
         self.group, self._size = 1, self._objective.batch_size
-        after = _after(self._body, self._first)
-        rest = Bound(after, entries_of(after, self._objective.layout))
+        after = cut.after(self._body, self._first)
+        rest = Bound(after, last_entries(after, self._objective.layout))
         self._prepare = self._linear_parts()
 
         def outputs(weights: Any, points: Any, kept: Any, number: Any, begin: Any, end: Any) -> Any:
@@ -145,8 +149,8 @@ class Fast:
         """Narrow convolutions as products; whole batches, since theirs is the innermost axis."""
         objective = self._objective
         self.group, self._size = 1, min(250, objective.batch_size, len(objective.x))
-        size, rest = self._size, Bound(patches.rest, entries_of(patches.rest, objective.layout))
-        first = [self._entries[id(v)] for v in self._body.trainable_variables[: patches.num_variables]]
+        size, rest = self._size, Bound(patches.rest, last_entries(patches.rest, objective.layout))
+        first = [self._entries[id(v)] for v in self._body.trainable_variables[: len(patches.variables)]]
         shape = [size, *self._body.inputs[0].shape[1:]]
         linear = compiled(
             lambda weights, x: patches.linear([taken(weights, entry) for entry in first], x),
@@ -210,7 +214,7 @@ class Fast:
 
     def _linear_parts(self) -> Any:
         """The function to the first layer before its activation, at the centre's weights and at each direction's."""
-        kernel, bias = (self._entries.get(id(v)) for v in (self._first.kernel, self._first.bias))
+        kernel, bias = self._entries[id(self._first.kernel)], self._entries.get(id(self._first.bias))
         size = self._objective.batch_size
 
         def linear(x: Any, vector: Any) -> Any:
@@ -338,47 +342,11 @@ def _moved(entries: dict[int, Any], layout: Any, moved: Sequence[bool]) -> set[i
 def _leading(before: Any, model: Any, layout: Any) -> dict[int, Any]:
     """The entries of the variables before a cut."""
     own = {id(variable) for variable in before.variables}
-    return {variable: entry for variable, entry in entries_of(model, layout).items() if variable in own}
+    return {variable: entry for variable, entry in last_entries(model, layout).items() if variable in own}
 
 
 def _holds(layer: Any, variables: set[int]) -> bool:
     return any(id(variable) in variables for variable in layer.variables)
-
-
-def _chain(model: Any) -> list[Any]:
-    """The leading layers, each of which takes the one before it and nothing else."""
-    chain: list[Any] = []
-    output = model.inputs[0]
-    for layer in model.layers:
-        if isinstance(layer, keras.layers.InputLayer):
-            continue
-        if len(layer._inbound_nodes) != 1 or layer.input is not output:
-            break
-        chain.append(layer)
-        output = layer.output
-    if not chain:
-        raise ValueError("the model does not begin with a chain of layers")
-    return chain
-
-
-def _cut(model: Any, moved: set[int]) -> tuple[Any | None, Any]:
-    """The layers before the first moved one, and the rest; (None, model) if it is the first."""
-    last = None
-    for layer in _chain(model):
-        if _holds(layer, moved):
-            break
-        last = layer
-    else:
-        raise ValueError("the first moved layer is not in the chain")
-    if last is None:
-        return None, model
-    before = keras.Model(model.inputs, last.output)
-    return before, _after(model, last)
-
-
-def _after(model: Any, layer: Any) -> Any:
-    """What comes after a layer of the chain; ValueError if something further on looks back past it."""
-    return fresh(keras.Model(layer.output, model.outputs[0]))
 
 
 def _is_linear(layer: Any) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from feddual.errors import UserError
 from feddual.functional.layout import fingerprint
 
-Range = float | tuple[float, float] | tuple[tuple[float, float], tuple[float, float]]
+Extent = float | tuple[float, float] | tuple[tuple[float, float], tuple[float, float]]
 FIRST_SHARE = 0.05  # of all points: after these a preview says something
 
 
@@ -23,14 +23,14 @@ class Grid:
     betas: np.ndarray | None = None
 
     @classmethod
-    def plane(cls, count: int | str | Sequence[int], extent: Range) -> "Grid":
+    def plane(cls, count: int | str | Sequence[int], extent: Extent) -> "Grid":
         """A grid of `count` points (n, (nx, ny), "n" or "nxxny") over [-extent, extent], or over given bounds."""
         nx, ny = parse_counts(count)
         bounds = _bounds(extent)
         if bounds.shape == (2,):
             bounds = np.stack([bounds, bounds])
         if bounds.shape != (2, 2):
-            raise UserError(f"range: expected a number, (low, high) or two such pairs, got {extent!r}")
+            raise UserError(f"extent: expected a number, (low, high) or two such pairs, got {extent!r}")
         return cls(axis(nx, *bounds[0]), axis(ny, *bounds[1]))
 
     @classmethod
@@ -39,7 +39,9 @@ class Grid:
         nx, ny = parse_counts(count)
         bounds = _bounds(extent)
         if nx != ny or bounds.shape != (2,):
-            raise UserError(f"grid, range: a line has one count and a number or (low, high), got {count!r}, {extent!r}")
+            raise UserError(
+                f"grid, extent: a line has one count and a number or (low, high), got {count!r}, {extent!r}"
+            )
         return cls(axis(nx, *bounds))
 
     @classmethod
@@ -94,9 +96,9 @@ class Grid:
         return np.stack([self.alphas[columns], self.betas[rows]], 1)
 
 
-def _bounds(extent: Range) -> np.ndarray:
+def _bounds(extent: Extent) -> np.ndarray:
     """Low and high ends, shape (2,), or as many as were given."""
-    bounds = _numbers("range", extent)
+    bounds = _numbers("extent", extent)
     return np.array([-bounds, bounds]) if bounds.shape == () else bounds
 
 
@@ -112,11 +114,11 @@ def axis(count: int, low: float, high: float) -> np.ndarray:
     if count < 3:
         raise UserError(f"grid: needs at least 3 points along each axis, got {count}")
     if not (np.isfinite([low, high]).all() and low <= 0 <= high and low < high):
-        raise UserError(f"range: must be finite and contain 0, where the model stands, got {low:g} to {high:g}")
+        raise UserError(f"extent: must be finite and contain 0, where the model stands, got {low:g} to {high:g}")
     values = np.linspace(low, high, count)
     nearest = int(np.abs(values).argmin())
     if abs(values[nearest]) > 1e-9 * (high - low):
-        advice = "use an odd count" if low == -high else "choose count and range so that one step falls on 0"
+        advice = "use an odd count" if low == -high else "choose count and extent so that one step falls on 0"
         raise UserError(f"grid: {count} points from {low:g} to {high:g} miss the centre (0); {advice}")
     values[nearest] = 0.0
     return values

@@ -13,14 +13,17 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from diagnostics.subject import FEW, checked_arrays
 from diagnostics.surfaces.losses import Loss, loss_hash, loss_name, resolve_loss
-from diagnostics.surfaces.network import TOLERANCE, Network, compiled, in_batches, is_functional
 from feddual._lazy import keras, tf
 from feddual.errors import UserError
+from feddual.functional._keras import is_functional, is_random_state
+from feddual.functional.cut import TOLERANCE
+from feddual.functional.evaluated import Evaluated
+from feddual.functional.graphs import compiled, in_batches
 from feddual.functional.layout import fingerprint, read
 
 BatchNorm = Literal["frozen", "recalibrate", "interpolate"]
-FEW = 4  # samples by which a frozen prefix is checked
 CLASSES_AT_MOST = 1000  # beyond, no loss per class is kept
 COLUMNS = 3  # of a point's sums: loss, squared loss, right answers; then the loss of each class
 
@@ -82,10 +85,11 @@ class Objective:
         if logit_norm and not self._crosses:
             raise UserError("logit_norm: only cross-entropy has logits to normalise")
         self.bn, self.batch_size = bn, batch_size
-        self.network = Network(model, self._crosses, frozen, dropout=not (bn == "recalibrate" and _drops(model)))
+        x, y = checked_arrays(x, y)
+        few = originals if features else x[:FEW]
+        self.network = Evaluated(model, few, self._crosses, frozen, not (bn == "recalibrate" and _drops(model)))
         self.layout = self.network.layout
         self.weights = read(self.network.whole)
-        x, y = checked_arrays(x, y)
         if not cut and features:
             raise ValueError("features belong to a network that is cut")
         if cut:
@@ -183,8 +187,8 @@ class Objective:
         outputs = self._forward(tf.constant(self.weights), self.x[: self.batch_size])[0].numpy()
         if (outputs >= 0).all() and np.allclose(outputs.sum(-1), 1, atol=1e-3):
             raise UserError(
-                f"model: {self.network.whole.name!r} returns probabilities and its layers cannot be cut before the "
-                "softmax; return logits"
+                f"model: {self.network.whole.name!r} returns probabilities and cannot be cut before its softmax: "
+                f"{self.network.why}. Return logits"
             )
 
     # --- traced
@@ -328,28 +332,6 @@ def measures(sums: np.ndarray, count: int | np.ndarray, class_counts: Callable[[
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def checked_arrays(x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets as arrays, if they can be."""
-    found = []
-    for name, value in (("x", x), ("y", y)):
-        try:
-            array = np.asarray(value)
-        except ValueError:  # rows of different lengths
-            array = np.empty((), object)
-        if array.ndim == 0 or array.dtype == object:
-            raise UserError(
-                f"{name}: expected an array with one row per sample, got {type(value).__name__}; a data set must be "
-                "collected into arrays first"
-            )
-        found.append(array)
-    x, y = found
-    if y.dtype.kind in "SU":
-        raise UserError("y: expected numbers, got text; np.unique(y, return_inverse=True)[1] makes integer labels")
-    if len(x) == 0 or len(x) != len(y):
-        raise UserError(f"x, y: expected as many inputs as targets and at least one, got {x.shape} and {y.shape}")
-    return x, y
-
-
 def _per_sample(values: Any) -> Any:
     """One number per sample: the mean over further axes, such as the places of a sequence."""
     return tf.reduce_mean(tf.reshape(values, [tf.shape(values)[0], -1]), 1)
@@ -365,7 +347,7 @@ def _fitting(x: np.ndarray, wanted: Any) -> np.ndarray:
 
 
 def _drops(model: Any) -> bool:
-    return any("seed_generator" in variable.path for variable in getattr(model, "variables", []))
+    return any(map(is_random_state, getattr(model, "variables", [])))
 
 
 def _statistics(model: Any, layout: Any) -> list[tuple[Any, int, float]]:

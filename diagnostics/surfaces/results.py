@@ -29,16 +29,24 @@ class Measured:
     meta: dict[str, Any] = field(repr=False)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write to a folder: new, or one that holds the same measurement and no point that this one lacks."""
+        """Write to a folder: new, or one that holds the same measurement and no point that this one lacks.
+
+        Args:
+            path: The folder.
+
+        Returns:
+            The folder.
+        """
         folder = store.Folder(Path(path))
         folder.check(self.meta["identity"])  # a folder of something else is not even locked
         with folder.locked():
             if folder.check(self.meta["identity"]) and (load(folder.path).computed & ~self.computed).any():
                 raise UserError(f"{path}: holds points that are not computed here; nothing was changed")
-            folder.finish(self.meta, self._arrays())
+            folder.finish(self.meta, self.arrays())
         return folder.path
 
-    def _arrays(self) -> dict[str, np.ndarray]:
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What is kept in a file."""
         return {"alphas": self.alphas} | {name: getattr(self, name) for name in FIELDS}
 
     @property
@@ -60,12 +68,19 @@ class Surface(Measured):
 
     betas: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
-    def _arrays(self) -> dict[str, np.ndarray]:
-        return super()._arrays() | {"betas": self.betas}
+    def arrays(self) -> dict[str, np.ndarray]:
+        return super().arrays() | {"betas": self.betas}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Surface":
-        """A surface from its folder, finished or not."""
+        """A surface from its folder, finished or not.
+
+        Args:
+            path: The folder.
+
+        Returns:
+            What was measured so far.
+        """
         loaded = load(path)
         if not isinstance(loaded, Surface):
             raise UserError(f"{path}: holds lines, not a surface; use Lines.load")
@@ -92,16 +107,32 @@ class Surface(Measured):
         return Surface(self.alphas[where[1][0]], **arrays, meta=self.meta, betas=self.betas[where[0][:, 0]])
 
     def plot(self, **options: Any) -> Any:
-        """A contour picture (matplotlib); `kind="heatmap"` for cells."""
+        """A contour picture.
+
+        Args:
+            **options: `kind="heatmap"` for cells; `cap`, the largest loss to draw; `name`, for the title.
+
+        Returns:
+            A matplotlib figure.
+        """
         from figures.charts import surfaces
 
-        return surfaces.plot(self, **options)
+        return surfaces.plot(self, **options).matplotlib()
 
-    def plot3d(self, **options: Any) -> Any:
-        """An interactive 3-D picture (plotly); `backend="matplotlib"` for paper."""
+    def plot3d(self, *, backend: str = "plotly", name: str = "", cap: float | None = None) -> Any:
+        """A picture in three dimensions.
+
+        Args:
+            backend: plotly, to turn, or matplotlib, for paper.
+            name: For the title.
+            cap: The largest loss to draw.
+
+        Returns:
+            A plotly figure, or a matplotlib one.
+        """
         from figures.charts import surfaces
 
-        return surfaces.plot3d(self, **options)
+        return surfaces.panels3d({name: self}, cap=cap).draw(backend)
 
     def _repr_html_(self) -> str:
         from figures.charts import surfaces
@@ -121,17 +152,31 @@ class Lines(Measured):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Lines":
-        """Lines from their folder, finished or not."""
+        """Lines from their folder, finished or not.
+
+        Args:
+            path: The folder.
+
+        Returns:
+            What was measured so far.
+        """
         loaded = load(path)
         if not isinstance(loaded, Lines):
             raise UserError(f"{path}: holds a surface, not lines; use Surface.load")
         return loaded
 
     def plot(self, **options: Any) -> Any:
-        """Mean, median and the band of 10 to 90 % over directions (matplotlib)."""
+        """Mean, median and the band of 10 to 90 % over directions.
+
+        Args:
+            **options: `cap`, the largest loss to draw; `single=False` leaves the single directions out.
+
+        Returns:
+            A matplotlib figure.
+        """
         from figures.charts.lines import plot_lines
 
-        return plot_lines(self, **options)
+        return plot_lines(self, **options).matplotlib()
 
     def __repr__(self) -> str:
         return f"Lines({len(self.loss)} directions x {len(self.alphas)} points)"

@@ -16,7 +16,9 @@ from diagnostics.surfaces import fast as engines
 from diagnostics.surfaces.objective import Objective
 from feddual import devices, executors
 from feddual.errors import UserError
+from feddual.functional.cut import TOLERANCE, mismatch
 
+FEW = 64  # samples by which workers compare their model with the sender's
 CHUNK = 16  # points, at least, that are written together
 
 
@@ -31,6 +33,7 @@ class Problem:
     engine: str  # auto or plain
     weights: np.ndarray
     planes: tuple[np.ndarray, ...]  # of each, the directions: shape (axes, size)
+    centre: np.ndarray | None = None  # for workers: the sums of a few samples at the centre, as the sender has them
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,7 @@ class Sweep:
             y=objective.y.numpy(),
             settings=problem.settings | {"features": features, "cut": features},
             engine="plain" if isinstance(self._engine, engines.Plain) else "unchecked",
+            centre=self.sums(0, np.zeros((1, len(problem.planes[0]))), min(FEW, len(objective.x)))[:, :1],
         )
         with tempfile.TemporaryDirectory(prefix="feddual-surface-") as folder:
             np.save(Path(folder) / "x.npy", objective.x.numpy())
@@ -142,6 +146,14 @@ class _Worker:
         objective = Objective(problem.model, problem.x, problem.y, **problem.settings)
         self._engine, _ = engines.choose(objective, problem.weights, problem.planes, problem.engine)
         self._plane = 0
+        apart = mismatch(
+            problem.centre, self.sums(0, np.zeros((1, len(problem.planes[0]))), min(FEW, len(objective.x)))[:, :1]
+        )
+        if apart > TOLERANCE:
+            raise UserError(
+                f"workers: the model is another function in other processes (its losses differ by {apart:.1e}, "
+                "relative): Keras could not save all of it; use workers=1"
+            )
 
     def sums(self, plane: int, coordinates: np.ndarray, count: int) -> np.ndarray:
         if plane != self._plane:

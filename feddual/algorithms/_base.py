@@ -12,6 +12,7 @@ import numpy as np
 from feddual import aggregation
 from feddual.experiment.schema import Section
 from feddual.functional.layout import Layout
+from feddual.functional.network import Outputs as Outputs
 
 Slots = dict[str, np.ndarray]
 
@@ -24,12 +25,7 @@ class ServerState:
     slots: Slots = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Outputs:
-    """What a network says of a batch."""
-
-    logits: Any  # (batch, classes)
-    features: Any  # (batch, ...), the last layer's input
+Finished = tuple[ServerState, dict[str, Any]]  # the next state, and facts to record with the round
 
 
 @dataclass(frozen=True)
@@ -194,9 +190,7 @@ class Algorithm:
         """Take one client's result in; called in client-id order, with None at first."""
         return aggregation.add(acc, result.weights, self.client_weight(result))
 
-    def finish(
-        self, server: ServerState, acc: Any, layout: Layout, num_clients: int
-    ) -> tuple[ServerState, dict[str, Any]]:
+    def finish(self, server: ServerState, acc: Any, layout: Layout, num_clients: int) -> Finished:
         """The next server state, and facts to record with the round."""
         return replace(server, weights=aggregation.mean(acc)), {}
 

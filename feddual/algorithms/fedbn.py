@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field
 
 from feddual import aggregation
-from feddual.algorithms._base import Algorithm, ClientContext, ClientResult, ServerState, Slots, Trained
+from feddual.algorithms._base import Algorithm, ClientContext, ClientResult, Finished, ServerState, Slots, Trained
 from feddual.experiment.schema import Section
 from feddual.functional import masks
 from feddual.functional.layout import Layout
@@ -76,9 +76,7 @@ class FedBN(Algorithm):
         models, own = acc or (None, [])
         return aggregation.add(models, result.weights, self.client_weight(result)), [*own, result.payload]
 
-    def finish(
-        self, server: ServerState, acc: Any, layout: Layout, num_clients: int
-    ) -> tuple[ServerState, dict[str, Any]]:
+    def finish(self, server: ServerState, acc: Any, layout: Layout, num_clients: int) -> Finished:
         models, own = acc
         where = self.local(layout)
         weights = aggregation.mean(models)

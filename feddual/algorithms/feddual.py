@@ -29,17 +29,17 @@ from feddual.algorithms._base import (
     Batch,
     ClientContext,
     ClientResult,
+    Finished,
     Outputs,
     ServerState,
     Slots,
     Trained,
 )
 from feddual.errors import UserError
-from feddual.experiment.schema import Section
+from feddual.experiment import plugins
+from feddual.experiment.schema import BarycenterName, Section
 from feddual.functional import masks
 from feddual.functional.layout import Entry, Layout, update
-
-Method: Any = Literal[tuple(barycenter.METHODS)]
 
 
 class FedDUAL(Algorithm):
@@ -73,7 +73,7 @@ class FedDUAL(Algorithm):
             "grad_end_mean", "grad_end_sum", "grad_start_mean", "pseudo", "pseudo_per_step", "weights"
         ] = Field("grad_end_mean", description="what clients send for these layers; docs/algorithms.md")
         granularity: Literal["tensor", "layer", "neuron"] = Field("tensor", description="one barycenter for each")
-        barycenter: Method = Field("gibbs", description="the method; see `feddual.barycenter`")
+        barycenter: BarycenterName = Field("gibbs", description="the method; see `feddual list barycenters`")
         epsilon: float = Field(1e-5, gt=0, description="of gibbs, published and sinkhorn")
         epsilon_decay: float = Field(1.0, gt=0, le=1, description="epsilon of round t: epsilon times this to the t - 1")
         epsilon_relative: bool = Field(False, description="in units of the median distance to the mean (gibbs)")
@@ -231,9 +231,7 @@ class FedDUAL(Algorithm):
         displacement = update(result.weights, server.weights) if self.params.match_norm else None
         return models, [*clients, (weight, result.payload["source"], displacement)]
 
-    def finish(
-        self, server: ServerState, acc: Any, layout: Layout, num_clients: int
-    ) -> tuple[ServerState, dict[str, Any]]:
+    def finish(self, server: ServerState, acc: Any, layout: Layout, num_clients: int) -> Finished:
         models, clients = acc
         weights = (models.total / models.weight).astype(np.float32)
         if not clients:
@@ -295,7 +293,7 @@ class FedDUAL(Algorithm):
             return barycenter.sinkhorn(vectors, shares, epsilon, method=params.sinkhorn_method)
         if params.barycenter == "free_support":
             return barycenter.free_support(vectors, shares, shape)
-        return barycenter.METHODS[params.barycenter](vectors, shares)
+        return plugins.find("barycenters", params.barycenter, "algorithm.barycenter")(vectors, shares)
 
     def communication(self, layout: Layout) -> tuple[int, int]:
         extra = len(masks.indices(self.entries(layout))) if self.params.update_source.startswith("grad") else 0

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field
 
 from feddual import aggregation
-from feddual.algorithms._base import Algorithm, ClientContext, ClientResult, ServerState, Slots, Trained
+from feddual.algorithms._base import Algorithm, ClientContext, ClientResult, Finished, ServerState, Slots, Trained
 from feddual.experiment.schema import Section
 from feddual.functional.layout import Layout, update
 
@@ -63,9 +63,7 @@ class FedDyn(Algorithm):
         models = aggregation.add(models, result.weights, self.client_weight(result))
         return models, aggregation.add(changes, update(result.weights, server.weights), 1.0), moved
 
-    def finish(
-        self, server: ServerState, acc: Any, layout: Layout, num_clients: int
-    ) -> tuple[ServerState, dict[str, Any]]:
+    def finish(self, server: ServerState, acc: Any, layout: Layout, num_clients: int) -> Finished:
         models, changes, moved = acc
         trainable = slice(layout.num_trainable)
         mean = models.total / models.weight

@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import Field
 
 from feddual import aggregation
-from feddual.algorithms._base import Algorithm, ClientContext, ClientResult, ServerState, Slots, Trained
+from feddual.algorithms._base import Algorithm, ClientContext, ClientResult, Finished, ServerState, Slots, Trained
 from feddual.errors import UserError
 from feddual.experiment.schema import Section
 from feddual.functional.layout import Layout, update
@@ -76,9 +76,7 @@ class FedNova(Algorithm):
             effective + weight * (steps if self.params.proximal_weight else norm),
         )
 
-    def finish(
-        self, server: ServerState, acc: Any, layout: Layout, num_clients: int
-    ) -> tuple[ServerState, dict[str, Any]]:
+    def finish(self, server: ServerState, acc: Any, layout: Layout, num_clients: int) -> Finished:
         plain, normalised, effective = acc
         effective /= plain.weight
         change = plain.total / plain.weight

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from feddual import aggregation
 from feddual._lazy import tf
-from feddual.algorithms._base import Algorithm, ClientContext, ClientResult, ServerState, Slots, Trained
+from feddual.algorithms._base import Algorithm, ClientContext, ClientResult, Finished, ServerState, Slots, Trained
 from feddual.errors import UserError
 from feddual.experiment.schema import Section
 from feddual.functional.layout import Layout
@@ -103,9 +103,7 @@ class SCAFFOLD(Algorithm):
             aggregation.add(controls, result.payload["control_change"], 1.0),
         )
 
-    def finish(
-        self, server: ServerState, acc: Any, layout: Layout, num_clients: int
-    ) -> tuple[ServerState, dict[str, Any]]:
+    def finish(self, server: ServerState, acc: Any, layout: Layout, num_clients: int) -> Finished:
         models, controls = acc
         mean = models.total / models.weight
         weights = (

@@ -17,26 +17,17 @@ def data_status(data_dir: str | None = None) -> list[dict[str, str]]:
     rows = [{"name": "fmnist-mini", "state": "ready", "where": "inside the package"}]
     for name in sorted(datasets.FINGERPRINTS):
         place = datasets.locate(name, data_dir)
-        if place is None:
-            rows.append(
-                {"name": name, "state": "absent", "where": f"feddual data fetch {name}, or feddual data import"}
-            )
-            continue
-        try:
-            datasets.DATASETS[name](data_dir)
-            rows.append({"name": name, "state": "verified", "where": str(place)})
-        except UserError as error:
-            rows.append({"name": name, "state": "damaged", "where": str(error)})
+        state, where = "absent", f"feddual data fetch {name}, or feddual data import"
+        if place is not None:
+            try:
+                datasets.DATASETS[name](data_dir)
+                state, where = "verified", str(place)
+            except UserError as error:
+                state, where = "damaged", str(error)
+        rows.append({"name": name, "state": state, "where": where})
     weights = datasets.find_file(VGG16_FILE, data_dir)
-    rows.append(
-        {
-            "name": "vgg16 weights",
-            "state": "found" if weights else "absent",
-            "where": str(weights)
-            if weights
-            else f"downloaded by Keras when needed, or put {VGG16_FILE} into FEDDUAL_DATA",
-        }
-    )
+    advice = f"downloaded by Keras when needed, or put {VGG16_FILE} into FEDDUAL_DATA"
+    rows.append({"name": "vgg16 weights", "state": "found" if weights else "absent", "where": str(weights or advice)})
     return rows
 
 
@@ -45,17 +36,9 @@ def examine(data_dir: str | None = None) -> list[dict[str, Any]]:
     checks = [_check("feddual", True, __version__), _python(), *_tensorflow()]
     for row in data_status(data_dir):
         ok = {"damaged": False, "absent": None}.get(row["state"], True)
-        checks.append(
-            _check(
-                f"data {row['name']}",
-                ok,
-                f"{row['state']}: {row['where']}" if ok else row["state"],
-                "" if ok else row["where"],
-            )
-        )
-    checks.append(_writable("current folder", Path.cwd()))
-    checks.append(_writable("cache folder", datasets.cache_dir()))
-    return checks
+        found, advice = (f"{row['state']}: {row['where']}", "") if ok else (row["state"], row["where"])
+        checks.append(_check(f"data {row['name']}", ok, found, advice))
+    return [*checks, _writable("current folder", Path.cwd()), _writable("cache folder", datasets.cache_dir())]
 
 
 def _check(name: str, ok: bool | None, found: str, advice: str = "") -> dict[str, Any]:
@@ -63,10 +46,8 @@ def _check(name: str, ok: bool | None, found: str, advice: str = "") -> dict[str
 
 
 def _python() -> dict[str, Any]:
-    version = sys.version.split()[0]
-    return _check(
-        "Python", sys.version_info >= (3, 11), version, "" if sys.version_info >= (3, 11) else "use 3.11 or newer"
-    )
+    ok = sys.version_info >= (3, 11)
+    return _check("Python", ok, sys.version.split()[0], "" if ok else "use 3.11 or newer")
 
 
 def _tensorflow() -> list[dict[str, Any]]:
@@ -78,12 +59,9 @@ def _tensorflow() -> list[dict[str, Any]]:
     return [
         _check("TensorFlow", True, f"{found['tensorflow']} with Keras {found['keras']}, numpy {found['numpy']}"),
         _check("CPU", True, f"{found['cpu']}, {found['cores']} cores, {' '.join(found['cpu_features'])}"),
-        _check(
-            "GPU",
-            True if gpus else None,
-            gpus or "none seen",
-            "" if gpus else "runs on the CPU; for NVIDIA: pip install 'feddual[gpu]'",
-        ),
+        _check("GPU", True, gpus)
+        if gpus
+        else _check("GPU", None, "none seen", "runs on the CPU; for NVIDIA: pip install 'feddual[gpu]'"),
     ]
 
 
@@ -94,11 +72,6 @@ def _writable(name: str, folder: Path) -> dict[str, Any]:
             pass
         return _check(name, True, f"{folder}, writable")
     except OSError as error:
-        return _check(
-            name,
-            False,
-            f"{folder}: {error.strerror}",
-            "change its permissions, or set FEDDUAL_CACHE"
-            if os.fspath(folder) != os.getcwd()
-            else "go to a folder you may write to",
-        )
+        here = os.fspath(folder) == os.getcwd()
+        advice = "go to a folder you may write to" if here else "change its permissions, or set FEDDUAL_CACHE"
+        return _check(name, False, f"{folder}: {error.strerror}", advice)

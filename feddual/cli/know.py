@@ -1,17 +1,51 @@
-"""Commands about what there is: `algorithms`, `init`, `doctor`, `data`."""
+"""Commands about what there is: `list`, `algorithms`, `init`, `doctor`, `data`."""
 
 import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from feddual.cli.shell import DataDir, Json, app, guarded, show
 from feddual.errors import UserError
+from feddual.experiment import plugins
 
+KINDS = sorted([*plugins.KINDS, *plugins.SHELVES])
 data_app = typer.Typer(no_args_is_help=True, help="What data is there, where it comes from, whether it is intact.")
 app.add_typer(data_app, name="data")
+
+
+@app.command("list")
+@guarded
+def list_(
+    kind: Annotated[
+        str | None, typer.Argument(help=f"One of {', '.join(KINDS)}; without it, how many of each.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List what there is to name: algorithms, data sets, models, probes, ... shipped or brought by installed packages.
+
+    [bold]Examples[/bold]
+
+      feddual list
+      feddual list partitions --json
+
+    One of your own needs no place in a list: it is `module:name` wherever such a name is asked for.
+    """
+    if kind is None:
+        counts = {one: len(plugins.describe(one)) for one in KINDS}
+        if as_json:
+            print(json.dumps(counts))
+        else:
+            show(("kind", "how many"), ([one, str(count)] for one, count in counts.items()))
+        return
+    if kind not in KINDS:
+        raise UserError(f"KIND: {kind!r} is unknown; {plugins.allowed(kind, KINDS)}")
+    rows = plugins.describe(kind)
+    if as_json:
+        print(json.dumps([{"name": name, "about": about} for name, about in rows]))
+    else:
+        show(("name", "what it is"), rows)
 
 
 @app.command()
@@ -31,10 +65,9 @@ def algorithms(
     if as_json:
         print(json.dumps(rows))
         return
-    table = Table("name", "paper", "parameters (default)", "down / up", "kept between rounds")
-    for row in rows:
-        table.add_row(row["name"], row["paper"], row["parameters_text"] or "–", row["communication"], row["memory"])
-    show(table)
+    columns = ("name", "paper", "parameters_text", "communication", "memory")
+    headings = ("name", "paper", "parameters (default)", "down / up", "kept between rounds")
+    show(headings, ([row[column] or "–" for column in columns] for row in rows))
 
 
 @app.command()
@@ -60,13 +93,9 @@ def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
     if as_json:
         print(json.dumps(checks))
     else:
-        table = Table("check", "found", "what to do")
-        for check in checks:
-            mark = (
-                "[green]✓[/green]" if check["ok"] else "[yellow]![/yellow]" if check["ok"] is None else "[red]✗[/red]"
-            )
-            table.add_row(f"{mark} {check['name']}", check["found"], check["advice"])
-        show(table)
+        marks = {True: "[green]✓[/green]", None: "[yellow]![/yellow]", False: "[red]✗[/red]"}
+        rows = ([f"{marks[check['ok']]} {check['name']}", check["found"], check["advice"]] for check in checks)
+        show(("check", "found", "what to do"), rows)
     if any(check["ok"] is False for check in checks):
         raise typer.Exit(1)
 
@@ -81,10 +110,7 @@ def data_status(data_dir: DataDir = None, as_json: Json = False) -> None:
     if as_json:
         print(json.dumps(rows))
         return
-    table = Table("data", "state", "where")
-    for row in rows:
-        table.add_row(row["name"], row["state"], row["where"])
-    show(table)
+    show(("data", "state", "where"), ([row["name"], row["state"], row["where"]] for row in rows))
 
 
 @data_app.command("fetch")

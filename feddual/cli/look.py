@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from feddual.cli.shell import Json, app, cell, guarded, show
 
@@ -27,24 +26,11 @@ def compare(
         print(frame.reset_index().to_json(orient="records"))
         return
     columns = (
-        "algorithm",
-        "dataset",
-        "partition",
-        "alpha",
-        "seed",
-        "rounds",
-        "accuracy",
-        "final",
-        "best",
-        "target",
-        "rounds_to_target",
-        "seconds_to_target",
-        "seconds",
-    )
-    table = Table("run", *(column.replace("_", " ") for column in columns))
-    for name, row in frame.iterrows():
-        table.add_row(str(name), *(cell(column, row[column]) for column in columns))
-    show(table)
+        "algorithm", "dataset", "partition", "alpha", "seed", "rounds", "accuracy", "final", "best", "target",
+        "rounds_to_target", "seconds_to_target", "seconds",
+    )  # fmt: skip
+    rows = ([str(name), *(cell(column, row[column]) for column in columns)] for name, row in frame.iterrows())
+    show(("run", *(column.replace("_", " ") for column in columns)), rows)
 
 
 @app.command()
@@ -54,6 +40,9 @@ def report(
         Path, typer.Argument(metavar="RUN|STUDY", help="A run directory, a study's folder, or any folder with runs.")
     ],
     out: Annotated[Path | None, typer.Option(help="The file; default report.html in the folder.")] = None,
+    section: Annotated[
+        list[str] | None, typer.Option(metavar="MODULE:NAME", help="A section of your own, at the end. Repeatable.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write one HTML page with all that was recorded; it opens in any browser, offline.
@@ -68,7 +57,7 @@ def report(
     """
     from figures import report as reports
 
-    path = reports.write(source, out)
+    path = reports.write(source, out, section or ())
     print(json.dumps({"report": str(path)}) if as_json else f"report: {path}")
 
 

@@ -19,8 +19,8 @@ from feddual import executors
 from feddual.cli.progress import StoryProgress, sparkline
 from feddual.errors import UserError
 from feddual.experiment import config
+from feddual.records.measurements import is_begun
 from feddual.records.run_dir import RunDir
-from feddual.records.summary import summarise
 from feddual.studies import grid as study
 
 STUDY = "quickstart"
@@ -115,8 +115,7 @@ def tell(
         outcome.failed |= _compare(finished, out)
         _draw(shown, out, outcome)
     for name, path in finished.items():
-        run = RunDir(path)
-        outcome.runs[name] = summarise(run.read_config(), run.rows("metrics"), run.rows("timings"))
+        outcome.runs[name] = RunDir(path).summary()
     return outcome
 
 
@@ -160,12 +159,12 @@ class SurfaceTask:
 
     @property
     def out(self) -> Path:
-        return Path(self.run) / "surfaces" / f"pair-{self.direction}"
+        return RunDir(self.run).surface_path(f"pair-{self.direction}")
 
 
 def measure(task: SurfaceTask) -> str | None:
     """Executor function: compute, or go on with, one surface; the error's text if it cannot be."""
-    from diagnostics.surfaces.measure import loss_surface
+    from diagnostics.landscape import loss_surface
     from feddual import devices
 
     devices.configure()
@@ -201,7 +200,9 @@ def _compare(runs: Mapping[str, Path], out: Path) -> dict[str, str]:
     """How flat, from the surfaces; the error if they cannot be compared. An earlier comparison's numbers go."""
     from diagnostics.flatness import matching, recorded
 
-    whole = [path for path in runs.values() if all(_is_there(path / "surfaces" / f"pair-{n}") for n in range(PAIRS))]
+    whole = [
+        path for path in runs.values() if all(_is_there(RunDir(path).surface_path(f"pair-{n}")) for n in range(PAIRS))
+    ]
     try:
         if whole:
             recorded.compare_recorded(matching.group_runs(whole)).save(out / recorded.FOLDER, replace=True)
@@ -213,7 +214,7 @@ def _compare(runs: Mapping[str, Path], out: Path) -> dict[str, str]:
 def _is_there(folder: Path) -> bool:
     from diagnostics.surfaces.results import load
 
-    return (folder / "manifest.json").is_file() and load(folder).complete
+    return is_begun(folder) and load(folder).complete
 
 
 # --- pictures ---------------------------------------------------------------------------------------------------------

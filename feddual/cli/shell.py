@@ -2,24 +2,33 @@
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
+from typer.core import TyperGroup
 
 from feddual import __version__
 from feddual.errors import UserError
 
+
+class Overview(TyperGroup):
+    """The list of commands, printed at once: rich takes longer to import than the whole of it takes to print."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self.rich_markup_mode = None
+        super().format_help(ctx, formatter)
+
+
 app = typer.Typer(
     name="feddual",
+    cls=Overview,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     help="Train federated-learning algorithms on skewed clients, and look inside.\n\n"
-    "Start with [bold]feddual quickstart[/bold], then [bold]feddual run --help[/bold].",
+    "Start with `feddual quickstart`, then `feddual run --help`. `feddual list` shows what there is.",
 )
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")]
 Set = Annotated[
@@ -29,7 +38,6 @@ Set = Annotated[
 DataDir = Annotated[
     str | None, typer.Option("--data-dir", help="Folder with data sets and pretrained weights, searched first.")
 ]
-output = Console()
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
@@ -60,8 +68,15 @@ def cell(column: str, value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def show(table: Table) -> None:
-    # A pipe has no width: give it room rather than cut words.
+def show(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table; a pipe has no width: give it room rather than cut words."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*headings)
+    for row in rows:
+        table.add_row(*row)
+    output = Console()
     (output if output.is_terminal else Console(width=240)).print(table)
 
 

@@ -2,14 +2,13 @@
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from feddual.cli.shell import DataDir, Json, Set, app, guarded, show
+from feddual.cli.shell import DataDir, Json, Set, app, cell, guarded, show
+from feddual.experiment import plugins
 
 
 @app.command()
@@ -44,9 +43,7 @@ def quickstart(
 def run(
     experiment: Annotated[
         str,
-        typer.Argument(
-            help="A shipped experiment (quickstart, paper-fmnist, paper-cifar10, paper-cifar100) or a .yaml file."
-        ),
+        typer.Argument(help=f"A shipped experiment ({', '.join(plugins.shelf('experiments'))}) or a .yaml file."),
     ],
     settings: Set = None,
     out: Annotated[Path | None, typer.Option(help="The run directory; default runs/<name>.")] = None,
@@ -56,18 +53,18 @@ def run(
             "--resume", help="Continue a run from its last checkpoint, to the same bits; start it if it never began."
         ),
     ] = False,
-    executor: Annotated[str | None, typer.Option(help="Who runs the clients; see runtime.executor.")] = None,
+    executor: Annotated[str | None, typer.Option(help="Who runs the clients; see `feddual list executors`.")] = None,
     workers: Annotated[int | None, typer.Option(help="Worker processes; see runtime.workers.")] = None,
     probe: Annotated[
         list[str] | None,
         typer.Option(
             "--probe",
             metavar="NAME[@key=value,...]",
-            help="Measure during training, for example gradient-norms@every=5. Repeatable.",
+            help="Measure during training, for example gradient-norms@every=5; see `feddual list probes`. Repeatable.",
         ),
     ] = None,
     sink: Annotated[
-        list[str] | None, typer.Option("--sink", help="Also report to tensorboard, mlflow or wandb. Repeatable.")
+        list[str] | None, typer.Option("--sink", help="Also report there: see `feddual list sinks`. Repeatable.")
     ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
@@ -117,7 +114,7 @@ def study(
         str,
         typer.Argument(
             metavar="STUDY",
-            help="A shipped study (paper-fmnist, paper-cifar10, paper-cifar100, fidelity, ...) or a .yaml file.",
+            help=f"A shipped study ({', '.join(plugins.shelf('studies'))}) or a .yaml file.",
         ),
     ],
     algorithms: Annotated[str | None, typer.Option(help="Only these rows or algorithms, separated by commas.")] = None,
@@ -144,7 +141,6 @@ def study(
 
     A cell that fails is recorded in failed/ with its error; the others go on.
     """
-    from feddual.cli.progress import StudyProgress
     from feddual.experiment import config
     from feddual.studies import grid as studies
     from feddual.studies import tuning
@@ -157,43 +153,49 @@ def study(
     wanted = studies.cells(loaded, rows, seeds)
     attempts = tuning.trials(loaded, rows) if tune else []
     if dry_run:
-        names = [cell.name for cell in [*wanted, *attempts]]
+        names = [one.name for one in [*wanted, *attempts]]
         print(json.dumps(names) if as_json else "\n".join(names))
         return
     path = out or Path("runs") / loaded.name
     runner = studies.Runner(loaded, path, workers, executor)
     runner.prepare()
     failures: dict[str, str] = {}
-    batches: list[Callable[[], list[studies.Cell]]] = [lambda: wanted]
+    _carry_out(runner, wanted, overrides, failures, shown=not as_json)
     if tune:
-        batches += [
-            lambda: tuning.first_trials(loaded, path, rows),
-            lambda: tuning.last_trials(loaded, path, rows),
-            lambda: tuning.tuned_cells(loaded, path, rows, seeds, overrides),
-        ]
-    for find in batches:
-        batch = find()
-        with StudyProgress(runner, enabled=not as_json) as shown:
-            for cell, error in runner.run(batch, overrides):
-                shown.ended(cell.name, error)
-                failures.pop(cell.name, None)  # a trial may succeed at its second attempt
-                if error is not None:
-                    failures[cell.name] = error
-    if tune:
-        wanted += batch
-    lines = studies.table([cell.name for cell in wanted], path)
+        for trials in (tuning.first_trials, tuning.last_trials):
+            _carry_out(runner, trials(loaded, path, rows), overrides, failures, shown=not as_json)
+        tuned = tuning.tuned_cells(loaded, path, rows, seeds, overrides)
+        _carry_out(runner, tuned, overrides, failures, shown=not as_json)
+        wanted += tuned
+    _tell(path, studies.table([one.name for one in wanted], path), failures, as_json)
+
+
+def _carry_out(runner: Any, cells: Any, overrides: dict[str, Any], failures: dict[str, str], shown: bool) -> None:
+    """Run cells, and keep the errors of those that fail."""
+    from feddual.cli.progress import StudyProgress
+
+    with StudyProgress(runner, enabled=shown) as progress:
+        for ended, error in runner.run(cells, overrides):
+            progress.ended(ended.name, error)
+            failures.pop(ended.name, None)  # a trial may succeed at its second attempt
+            if error is not None:
+                failures[ended.name] = error
+
+
+def _tell(path: Path, lines: list[dict[str, Any]], failures: dict[str, str], as_json: bool) -> None:
+    """What a study found; exit code 1 when some of it failed."""
     if as_json:
         print(json.dumps({"out": str(path), "rows": lines, "failed": failures}))
     else:
-        table = Table("row", "seeds", "accuracy", "final", "rounds to target", "diverged")
-        for line in lines:
-            spread = f" ± {100 * line['std']:.2f}" if line["std"] is not None else ""
-            table.add_row(
-                line["row"], str(line["seeds"]), f"{100 * line['accuracy']:.2f}{spread} %",
-                cell("final", line["final"]), cell("rounds", line["rounds_to_target"]), str(line["diverged"]),
-            )  # fmt: skip
-        show(table)
+        show(("row", "seeds", "accuracy", "final", "rounds to target", "diverged"), map(_study_row, lines))
         print(f"study: {path}")
     if failures:
         print(f"{len(failures)} cells failed; their errors are in {path / 'failed'}", file=sys.stderr)
         raise typer.Exit(1)
+
+
+def _study_row(line: dict[str, Any]) -> list[str]:
+    spread = f" ± {100 * line['std']:.2f}" if line["std"] is not None else ""
+    accuracy = f"{100 * line['accuracy']:.2f}{spread} %"
+    reached = [cell("final", line["final"]), cell("rounds", line["rounds_to_target"])]
+    return [line["row"], str(line["seeds"]), accuracy, *reached, str(line["diverged"])]

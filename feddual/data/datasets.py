@@ -1,10 +1,12 @@
 """The data sets: found on this machine, read from whatever layout they lie in, verified, downloaded only at last.
 
-Each is a function `load(data_dir=None, ...) -> Dataset`; its other parameters are keys of the config's `dataset`
-section, its name (with dashes) the value of `dataset.name`. A user's own `.npz` is `dataset: {path: mine.npz}`.
+Each is a function `load(...) -> Dataset`; its parameters are keys of the config's `dataset` section, its name (with
+dashes) the value of `dataset.name`. Where it has parameters `data_dir` and `with_test`, it is given a folder to search
+first, and told whether the test part is wanted. A user's own is `module:name`, or `dataset: {path: mine.npz}`.
 """
 
 import hashlib
+import inspect
 import os
 import pickle
 import tarfile
@@ -14,19 +16,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
 
 from feddual.data.files import Reader, layouts, read_npz
 from feddual.errors import UserError
+from feddual.experiment import plugins
 from feddual.experiment.schema import Seed
 
-Preprocess = Annotated[
-    Literal["auto", "unit", "raw", "vgg16"],
-    Field(description="unit: 0..1; raw: 0..255 as floats; vgg16: BGR minus ImageNet means; auto: what the model wants"),
-]
 FMNIST_CLASSES = (
     "T-shirt/top",
     "Trouser",
@@ -232,7 +231,6 @@ def save_npz(target: Path, **arrays: np.ndarray) -> None:
 
 def fmnist(
     data_dir: str | None = None,
-    preprocess: Preprocess = "auto",
     padded: Annotated[bool, Field(description="as 32 x 32 x 3: a black margin, the grey value three times")] = False,
     *,
     with_test: bool = True,
@@ -249,17 +247,17 @@ def _as_colour(images: np.ndarray) -> np.ndarray:
     return np.repeat(np.pad(images, ((0, 0), (2, 2), (2, 2), (0, 0))), 3, axis=-1)
 
 
-def cifar10(data_dir: str | None = None, preprocess: Preprocess = "auto", *, with_test: bool = True) -> Dataset:
+def cifar10(data_dir: str | None = None, *, with_test: bool = True) -> Dataset:
     """CIFAR-10: 50,000 + 10,000 colour images of 32 x 32, 10 classes (Krizhevsky, 2009)."""
     return _real("cifar10", CIFAR10_CLASSES, data_dir, with_test)
 
 
-def cifar100(data_dir: str | None = None, preprocess: Preprocess = "auto", *, with_test: bool = True) -> Dataset:
+def cifar100(data_dir: str | None = None, *, with_test: bool = True) -> Dataset:
     """CIFAR-100 with its 100 fine labels: 50,000 + 10,000 colour images of 32 x 32 (Krizhevsky, 2009)."""
     return _real("cifar100", (), data_dir, with_test)
 
 
-def fmnist_mini(data_dir: str | None = None, preprocess: Preprocess = "auto") -> Dataset:
+def fmnist_mini() -> Dataset:
     """6,000 + 1,000 images of Fashion-MNIST, stratified, inside the package: no download, ever."""
     with resources.as_file(resources.files("feddual") / "data" / "fmnist_mini.npz") as path:
         x_train, y_train, x_test, y_test = read_npz(path)
@@ -275,8 +273,6 @@ def fmnist_mini(data_dir: str | None = None, preprocess: Preprocess = "auto") ->
 
 
 def synthetic(
-    data_dir: str | None = None,
-    preprocess: Preprocess = "auto",
     num_train: Annotated[int, Field(ge=1, description="training examples")] = 2000,
     num_test: Annotated[int, Field(ge=1, description="test examples")] = 500,
     num_classes: Annotated[int, Field(ge=2)] = 10,
@@ -295,41 +291,32 @@ def synthetic(
     return Dataset("synthetic", *draw(num_train), *draw(num_test), source="made from its seed")
 
 
-def from_file(
-    path: Annotated[str, Field(description=".npz with x_train, y_train, x_test, y_test")],
-    data_dir: str | None = None,
-    preprocess: Preprocess = "auto",
-) -> Dataset:
+def from_file(path: Annotated[str, Field(description=".npz with x_train, y_train, x_test, y_test")]) -> Dataset:
     """A user's own data: images or vectors (uint8 or float) and integer labels from 0."""
-    x_train, y_train, x_test, y_test = read_npz(Path(path))
+    return replace(from_arrays(*read_npz(Path(path)), field=f"dataset.path: {path}"), name=Path(path).stem, source=path)
+
+
+def from_arrays(
+    x_train: np.ndarray, y_train: np.ndarray, x_test: np.ndarray, y_test: np.ndarray, *, field: str
+) -> Dataset:
+    """A user's arrays, if they pair up: grey images get a channel, pixels stay bytes, all else becomes float32."""
     for images, labels, part in ((x_train, y_train, "train"), (x_test, y_test, "test")):
         if len(images) == 0 or len(images) != labels.size or images.ndim < 2:
             raise UserError(
-                f"dataset.path: {path}: x_{part} of shape {images.shape} and y_{part} of shape "
+                f"{field}: x_{part} of shape {images.shape} and y_{part} of shape "
                 f"{labels.shape} do not pair up; expected (n, ...) and (n,) with n > 0"
             )
         if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0:
-            raise UserError(
-                f"dataset.path: {path}: y_{part} must be integers from 0, got {labels.dtype} from {labels.min()}"
-            )
+            raise UserError(f"{field}: y_{part} must be integers from 0, got {labels.dtype} from {labels.min()}")
         if np.issubdtype(images.dtype, np.floating) and not np.isfinite(images).all():
-            raise UserError(f"dataset.path: {path}: x_{part} has NaN or infinite values")
+            raise UserError(f"{field}: x_{part} has NaN or infinite values")
     if x_train.shape[1:] != x_test.shape[1:]:
-        raise UserError(
-            f"dataset.path: {path}: x_train and x_test differ in shape: {x_train.shape[1:]}, {x_test.shape[1:]}"
-        )
+        raise UserError(f"{field}: x_train and x_test differ in shape: {x_train.shape[1:]}, {x_test.shape[1:]}")
     if x_train.ndim == 3:
         x_train, x_test = x_train[..., None], x_test[..., None]
     kind = np.uint8 if x_train.dtype == np.uint8 else np.float32
-    return Dataset(
-        Path(path).stem,
-        x_train.astype(kind),
-        y_train.ravel().astype(np.int64),
-        x_test.astype(kind),
-        y_test.ravel().astype(np.int64),
-        (),
-        str(path),
-    )
+    y_train, y_test = y_train.ravel().astype(np.int64), y_test.ravel().astype(np.int64)
+    return Dataset("arrays", x_train.astype(kind), y_train, x_test.astype(kind), y_test)
 
 
 def load(config: Any, data_dir: str | None = None, with_test: bool = True) -> Dataset:
@@ -345,9 +332,18 @@ def load(config: Any, data_dir: str | None = None, with_test: bool = True) -> Da
     if "path" in parameters:
         return from_file(parameters["path"])
     name = parameters.pop("name")
-    if name in FINGERPRINTS:
-        parameters["with_test"] = with_test
-    return DATASETS[name](data_dir, **parameters)
+    function = plugins.find("datasets", name, "dataset.name")
+    offered = {"data_dir": data_dir, "with_test": with_test}
+    taken = {key: value for key, value in offered.items() if key in inspect.signature(function).parameters}
+    found = function(**taken, **parameters)
+    if isinstance(found, Dataset):
+        return found
+    if not (isinstance(found, tuple) and len(found) == 4):
+        raise UserError(
+            f"dataset.name: {name!r} returned {type(found).__name__}; expected a feddual.Dataset, or x_train, y_train, "
+            "x_test, y_test"
+        )
+    return replace(from_arrays(*map(np.asarray, found), field=f"dataset.name: {name!r}"), name=name)
 
 
 def held_out_rows(labels: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,8 @@
 """Who holds which example: pure functions from labels and a seed to client index lists.
 
 Each rule is a function `rule(labels, num_clients, ...) -> Partition`; its keyword parameters are the keys of the
-config's `partition` section, its name the value of `partition.name`.
+config's `partition` section, its name the value of `partition.name`. A user's own, `module:name`, may also return a
+list with an array of indices for each client.
 
 "Dirichlet(alpha)" means different things in the literature; the rules below keep them apart:
 
@@ -22,6 +23,7 @@ from pydantic import Field
 
 from feddual import display
 from feddual.errors import UserError
+from feddual.experiment import plugins
 from feddual.experiment.schema import Alpha, NumClients, Seed
 
 
@@ -77,7 +79,14 @@ class Partition:
 def split(labels: np.ndarray, config: Any) -> Partition:
     """Partition the examples as the config's `partition` section says."""
     parameters = config.model_dump()
-    result = PARTITIONS[parameters.pop("name")](labels, **parameters)
+    name = parameters.pop("name")
+    result = plugins.find("partitions", name, "partition.name")(labels, **parameters)
+    if not isinstance(result, Partition):
+        result = Partition.of(result)
+    if result.num_clients != parameters["num_clients"]:
+        raise UserError(
+            f"partition.num_clients: {name!r} made {result.num_clients} clients of {parameters['num_clients']}"
+        )
     empty = np.flatnonzero(result.sizes == 0)
     if len(empty):
         raise UserError(

@@ -1,10 +1,9 @@
 """Executors run functions on workers; they know nothing of federated learning. One file each, found by its name."""
 
-import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from feddual.experiment.plugins import module_names
+from feddual.experiment import plugins
 
 
 class TaskLost(RuntimeError):
@@ -27,12 +26,7 @@ class Executor(Protocol):
         """Leave nothing behind."""
 
 
-def names() -> tuple[str, ...]:
-    """The executors of this package."""
-    return module_names(__file__)
-
-
 def create(runtime: Any) -> Executor:
     """The executor of an experiment's `runtime` section."""
-    executor: Executor = importlib.import_module(f"feddual.executors.{runtime.executor}").create(runtime)
+    executor: Executor = plugins.find("executors", runtime.executor, "runtime.executor")(runtime)
     return executor

@@ -1,31 +1,28 @@
 """An experiment: YAML in, a validated and fully resolved `Experiment` out.
 
 Precedence, strongest first: overrides (`--set a.b=c`), the experiment file, `algorithm.preset`, `protocol`, defaults.
-`dataset`, `partition`, `model` and `algorithm` come in variants chosen by `name`: their keys are the parameters of the
-function or class of that name. When an override picks another variant, keys of the file that it lacks are dropped.
+`dataset`, `partition`, `model` and `algorithm` come in variants chosen by `name`, which `plugins` finds: their keys are
+the parameters of the function or class of that name, also of a user's own. When an override picks another variant, keys
+of the file that it lacks are dropped.
 """
 
 import copy
-import difflib
 import inspect
 import json
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib import resources
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, create_model
 
-from feddual import algorithms, executors, models
-from feddual.data import datasets, partition
 from feddual.errors import UserError
-from feddual.experiment.schema import Section
+from feddual.experiment import plugins
+from feddual.experiment.schema import ExecutorName, Preprocess, Section, SinkName
 
 Source = Union[str, Path, Mapping[str, Any], "Experiment"]
-FREE = ("runtime", "checkpoint", "probes", "sinks")  # what may change when a run is resumed
 
 
 class Training(Section):
@@ -57,14 +54,14 @@ class Evaluation(Section):
     )
 
 
-class Probe(BaseModel):
+class ProbeEntry(BaseModel):
     """A measurement during training: its name, a schedule, and parameters of its own."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
     name: str = Field(description="gradient-norms, ... or package.module:Class")
 
 
-class Checkpoint(Section):
+class CheckpointPolicy(Section):
     """When the state is saved; always after the last round."""
 
     every: int = Field(10, ge=1, description="rounds between checkpoints")
@@ -75,7 +72,7 @@ class Checkpoint(Section):
 class Runtime(Section):
     """Where and how fast it runs; never what comes out."""
 
-    executor: Literal[executors.names()] = Field("inline", description="who runs the clients")  # type: ignore[valid-type]
+    executor: ExecutorName = Field("inline", description="who runs the clients")
     workers: int = Field(1, ge=1, description="worker processes, for executors that have them")
     threads: int = Field(1, ge=1, description="TensorFlow threads in each process; one gives the same bits everywhere")
     device: str = Field("auto", pattern=r"^(auto|cpu|gpu|(GPU|CPU):\d+)$", description="auto, cpu, gpu or GPU:1")
@@ -99,9 +96,9 @@ class Experiment(Section):
     algorithm: SerializeAsAny[BaseModel]
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
-    probes: list[Probe] = Field([], description="measurements during training")
-    sinks: list[Literal["tensorboard", "mlflow", "wandb"]] = Field([], description="where rounds are reported as well")
-    checkpoint: Checkpoint = Checkpoint()
+    probes: list[ProbeEntry] = Field([], description="measurements during training")
+    sinks: list[SinkName] = Field([], description="where rounds are reported as well")
+    checkpoint: CheckpointPolicy = CheckpointPolicy()
     runtime: Runtime = Runtime()
 
     def to_dict(self) -> dict[str, Any]:
@@ -118,64 +115,69 @@ class Experiment(Section):
 # --- variants -------------------------------------------------------------------------------------------------------
 
 
-def _from_signature(name: str, function: Any, given: Sequence[str]) -> type[Section]:
+VARIANTS = {"dataset": "datasets", "partition": "partitions", "model": "models", "algorithm": "algorithms"}
+_EXAMPLES = {"dataset": "fmnist", "partition": "published", "model": "lenet5", "algorithm": "fedavg"}
+# What the engine itself hands to a function, first by position: no keys of the section.
+_GIVEN = {"dataset": 0, "partition": 1, "model": 2}
+_NO_KEYS = ("data_dir", "with_test")
+
+
+# The classes below are kept by the function or class they come from, not by its name: what was edited and run again in
+# a notebook, or reloaded, is another one.
+@lru_cache(maxsize=256)
+def _from_signature(section: str, name: str, function: Any) -> type[Section]:
     """A section whose keys are the keyword parameters of a function."""
     fields: dict[str, Any] = {"name": (Literal[name], name)}
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.name not in given:
-            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-            fields[parameter.name] = (parameter.annotation, default)
-    return create_model(f"{name}", __base__=Section, __doc__=inspect.getdoc(function), **fields)
+    if section == "dataset":
+        fields["preprocess"] = (Preprocess, "auto")
+    parameters = list(inspect.signature(function, eval_str=True).parameters.values())
+    for parameter in parameters[_GIVEN[section] :]:
+        if parameter.name not in _NO_KEYS and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            default = ... if parameter.default is parameter.empty else parameter.default
+            fields[parameter.name] = (Any if parameter.annotation is parameter.empty else parameter.annotation, default)
+    if section == "partition" and "num_clients" not in fields:
+        raise UserError(f"partition.name: {name!r} lacks the parameter num_clients, which every partition has")
+    extra = "allow" if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters) else "forbid"
+    base = create_model("Section", __base__=Section, __cls_kwargs__={"extra": extra, "arbitrary_types_allowed": True})
+    return create_model(name, __base__=base, __doc__=inspect.getdoc(function), **fields)
 
 
-class _Custom(BaseModel):
-    """A variant brought by the user as `package.module:name`; it checks its own keys."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
-    name: str
-
-
-@cache
-def variant(section: str, name: str) -> type[BaseModel]:
-    """The class that validates `section` when its name is `name`."""
-    if section == "algorithm":
-        return _with_name(algorithms.find(name).Params, name)
-    if section == "model" and ":" in name:
-        return _Custom
-    homes: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-        "dataset": (datasets.DATASETS, ("data_dir", "with_test")),
-        "partition": (partition.PARTITIONS, ("labels",)),
-        "model": (models.MODELS, ("input_shape", "num_classes")),
-    }
-    registry, given = homes[section]
-    if name not in registry:
-        raise UserError(f"{section}.name: {name!r} is unknown; {_allowed(name, sorted(registry))}")
-    return _from_signature(name, registry[name], given)
-
-
-def _with_name(params: type[BaseModel], name: str) -> type[BaseModel]:
+@lru_cache(maxsize=256)
+def _from_params(params: type[BaseModel], name: str) -> type[BaseModel]:
     fields: dict[str, Any] = {"name": (Literal[name], name), "preset": (str | None, None)}
     return create_model(params.__name__, __base__=params, **fields)
 
 
+def variant(section: str, name: str) -> type[BaseModel]:
+    """The class that validates `section` when its name is `name`."""
+    found = plugins.find(VARIANTS[section], name, f"{section}.name")
+    return _from_params(found.Params, name) if section == "algorithm" else _from_signature(section, name, found)
+
+
+def found_by(values: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The functions and classes that an experiment's names stand for now: a cache must not outlive them."""
+    return tuple(
+        plugins.find(kind, values[section]["name"], f"{section}.name")
+        for section, kind in VARIANTS.items()
+        if "path" not in values[section]
+    )
+
+
 def section_class(section: str, values: Mapping[str, Any]) -> type[BaseModel]:
     if section == "dataset" and "path" in values:
-        return _from_signature("file", datasets.from_file, ("data_dir",))
+        return _from_signature(section, "file", plugins.load_attribute("feddual.data.datasets:from_file", section))
     name = values.get("name")
     if not isinstance(name, str):
         raise UserError(f"{section}.name: {name!r} is not a name; for example {_EXAMPLES[section]}")
     return variant(section, name)
 
 
-_EXAMPLES = {"dataset": "fmnist", "partition": "published", "model": "lenet5", "algorithm": "fedavg"}
-
-
 # --- resolving ------------------------------------------------------------------------------------------------------
 
 
 def preset_names() -> list[str]:
-    folder = resources.files("feddual.experiment") / "presets"
-    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+    """The shipped experiments."""
+    return list(plugins.shelf("experiments"))
 
 
 def resolve(source: Source, overrides: Mapping[str, Any] | None = None) -> Experiment:
@@ -205,14 +207,15 @@ def resolve(source: Source, overrides: Mapping[str, Any] | None = None) -> Exper
         file[section] = _keys_of_variant(section, file.get(section, {}), override.get(section, {}))
     given = merge(file, override)
 
-    algorithm = algorithms.find(section_class("algorithm", given["algorithm"]).model_fields["name"].default)
+    section_class("algorithm", given["algorithm"])  # a name, and a known one
+    algorithm = plugins.find("algorithms", given["algorithm"]["name"])
     defaults = algorithm.protocol_defaults(given.get("protocol", "paper"))
     preset = given["algorithm"].get("preset") or algorithm.default_preset
     if preset is not None:
         if preset not in algorithm.presets:
             raise UserError(
                 f"algorithm.preset: {preset!r} is unknown to {given['algorithm']['name']}; "
-                + _allowed(preset, sorted(algorithm.presets))
+                + plugins.allowed(preset, sorted(algorithm.presets))
             )
         named = {key if "." in key else f"algorithm.{key}": value for key, value in algorithm.presets[preset].items()}
         defaults = merge(defaults, nest({**named, "algorithm.preset": preset}))
@@ -225,13 +228,14 @@ def load(source: Source) -> dict[str, Any]:
         return source.to_dict()
     if isinstance(source, Mapping):
         return copy.deepcopy(dict(source))
-    if str(source) in preset_names():
-        text = (resources.files("feddual.experiment") / "presets" / f"{source}.yaml").read_text(encoding="utf-8")
+    shipped = plugins.shelf("experiments")
+    if str(source) in shipped:
+        text = shipped[str(source)].read_text(encoding="utf-8")
     else:
         path = Path(source)
         if path.suffix not in (".yaml", ".yml"):
             raise UserError(
-                f"experiment {str(source)!r} is unknown; {_allowed(str(source), preset_names())}, or a "
+                f"experiment {str(source)!r} is unknown; {plugins.allowed(str(source), shipped)}, or a "
                 ".yaml file (feddual init > mine.yaml makes one)"
             )
         try:
@@ -333,7 +337,8 @@ def _check_together(experiment: Experiment) -> None:
             f"training.momentum: {training.momentum} has no meaning with training.optimizer 'adam'; "
             "use optimizer 'sgd' or leave momentum at 0"
         )
-    algorithms.create(experiment).check(experiment)
+    algorithm = plugins.find("algorithms", getattr(experiment.algorithm, "name"))  # noqa: B009 - every section has one
+    algorithm(experiment.algorithm, training).check(experiment)
 
 
 # --- messages -------------------------------------------------------------------------------------------------------
@@ -349,6 +354,8 @@ def _readable(error: ValidationError, cls: type[BaseModel], prefix: str = "") ->
         path = ".".join([prefix, *location] if prefix else location)
         if item["type"] == "extra_forbidden":
             lines.append(f"{path}: {_unknown(location[-1], _siblings(cls, location))}")
+        elif item["type"] == "value_error":  # what `plugins` says of a name
+            lines.append(f"{path}: {item['ctx']['error']}")
         elif item["type"] == "missing":
             lines.append(f"{path}: is required")
         else:
@@ -367,12 +374,7 @@ def _siblings(cls: type[BaseModel], location: Sequence[str]) -> list[str]:
 
 
 def _unknown(key: str, allowed: Sequence[str]) -> str:
-    return f"unknown key; {_allowed(key, allowed)}" if allowed else "unknown key"
-
-
-def _allowed(value: str, allowed: Sequence[str]) -> str:
-    close = difflib.get_close_matches(value, allowed, 1)
-    return (f"did you mean {close[0]!r}? " if close else "") + f"allowed: {', '.join(allowed)}"
+    return f"unknown key; {plugins.allowed(key, allowed)}" if allowed else "unknown key"
 
 
 class _Loader(yaml.SafeLoader):

@@ -4,10 +4,10 @@ import importlib
 import inspect
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel
 
-from feddual import algorithms as registry
-from feddual.experiment.config import Experiment, section_class
+from feddual.experiment import plugins
+from feddual.experiment.config import VARIANTS, Experiment, section_class
 
 
 def commented_yaml(experiment: Experiment) -> str:
@@ -17,9 +17,7 @@ def commented_yaml(experiment: Experiment) -> str:
     for key, value in values.items():
         field = Experiment.model_fields[key]
         if isinstance(value, dict):
-            annotation: Any = field.annotation
-            variant = annotation is BaseModel or key in ("dataset", "partition", "model", "algorithm")
-            cls: type[BaseModel] = section_class(key, value) if variant else annotation
+            cls: Any = section_class(key, value) if key in VARIANTS else field.annotation
             doc = (inspect.getdoc(cls) or "").splitlines()
             lines += ["", f"{key}:" + (f"  # {doc[0]}" if doc else "")]
             for name, inner in value.items():
@@ -38,21 +36,19 @@ def _note(cls: type[BaseModel], name: str) -> str:
     if field is None:
         return ""
     parts = [field.description] if field.description else []
-    limits = {"Ge": "≥ {ge}", "Gt": "> {gt}", "Le": "≤ {le}", "Lt": "< {lt}"}
+    signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
     bounds = [
-        limits[type(item).__name__].format(**vars_of(item)) for item in field.metadata if type(item).__name__ in limits
+        f"{sign} {getattr(item, key)}" for item in field.metadata for key, sign in signs.items() if hasattr(item, key)
     ]
     if bounds:
         parts.append(" and ".join(bounds))
     options = getattr(field.annotation, "__args__", ())
+    for item in field.metadata:
+        if isinstance(item, AfterValidator):  # a name that is looked up
+            options = plugins.names(getattr(item.func, "args", ("",))[0])
     if name != "name" and options and all(isinstance(option, str) for option in options):
         parts.append(" | ".join(options))
     return "; ".join(parts)
-
-
-def vars_of(item: Any) -> dict[str, Any]:
-    """The limits in a pydantic annotation."""
-    return {name: getattr(item, name) for name in ("ge", "gt", "le", "lt") if hasattr(item, name)}
 
 
 def _yaml(value: Any) -> str:
@@ -62,13 +58,13 @@ def _yaml(value: Any) -> str:
 
 
 def algorithms() -> list[dict[str, Any]]:
-    """A row for each algorithm of the package."""
-    return [algorithm(name) for name in registry.names()]
+    """A row for each algorithm."""
+    return [algorithm(name) for name in plugins.names("algorithms")]
 
 
 def algorithm(name: str) -> dict[str, Any]:
     """What there is to know of an algorithm."""
-    cls = registry.find(name)
+    cls = plugins.find("algorithms", name, "algorithm.name")
     doc = inspect.getdoc(importlib.import_module(cls.__module__)) or ""
     title = doc.splitlines()[0] if doc else ""
     fields = {key: field.default for key, field in cls.Params.model_fields.items()}

@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from feddual.functional import _keras
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -120,11 +122,11 @@ def frozen_weights(model: Any) -> list[Any]:
 
 
 def _leaf_weights(model: Any) -> list[tuple[Any, Any]]:
-    # _flatten_layers walks nested models too; a composite layer's weights appear under the leaf that owns them.
+    # Nested models are walked too; a composite layer's weights appear under the leaf that owns them.
     pairs: list[tuple[Any, Any]] = []
     seen: set[int] = set()
-    for layer in model._flatten_layers(include_self=False, recursive=True):
-        for weight in [*layer._trainable_variables, *layer._non_trainable_variables]:
+    for layer in _keras.layers_within(model):
+        for weight in _keras.own_variables(layer):
             if id(weight) not in seen:
                 seen.add(id(weight))
                 pairs.append((weight, layer))
@@ -156,9 +158,14 @@ def owners(model: Any) -> dict[int, tuple[Any, str]]:
     return owned
 
 
+def variables_of(model: Any) -> list[Any]:
+    """The variables behind the entries of `Layout.of_model`, in their order."""
+    return [*model.trainable_variables, *moving_statistics(model)]
+
+
 def read(model: Any) -> np.ndarray:
     """The model's current weights as a vector."""
-    variables = [*model.trainable_variables, *moving_statistics(model)]
+    variables = variables_of(model)
     if not variables:
         return np.zeros(0, np.float32)
     return np.concatenate([np.asarray(variable, np.float32).ravel() for variable in variables])
@@ -167,7 +174,7 @@ def read(model: Any) -> np.ndarray:
 def assign(model: Any, vector: np.ndarray) -> None:
     """Put a vector into the model's variables."""
     position = 0
-    for variable in [*model.trainable_variables, *moving_statistics(model)]:
+    for variable in variables_of(model):
         size = prod(variable.shape)
         variable.assign(np.reshape(vector[position : position + size], variable.shape))
         position += size

@@ -2,75 +2,15 @@
 
 Patches: TensorFlow's convolution kernels are slow for a few input channels, matrix products are not. The leading
 convolutions become products over patches, and the pooling behind the first one a mean over a leading axis.
-
-Frozen-prefix features: where a network begins with frozen layers, their output for an image never changes. It is
-computed once, kept on disk, and the trained part sees features instead of images.
 """
 
-import hashlib
-import os
-import tempfile
-from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
-import filelock
 import numpy as np
 
 from feddual._lazy import keras, tf
-from feddual.data import datasets
-from feddual.models import Network, tail
-
-CHUNK = 500  # images through the prefix at a time
-Progress = Callable[[str, int, int], None]
-
-
-def features(network: Network, images: np.ndarray, progress: Progress | None = None) -> np.ndarray:
-    """The prefix's output for each image, from the cache or computed now: float32, read-only, mapped from its file.
-
-    The file's name is a hash of the prefix's weights, the preprocessing and the images, so a change of any of them
-    makes another file.
-    """
-    path = feature_path(network, images)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists():
-        with filelock.FileLock(f"{path}.lock"):  # one process computes, the others wait for it
-            if not path.exists():
-                _write(path, network, images, progress)
-    return np.load(path, mmap_mode="r")
-
-
-def feature_path(network: Network, images: np.ndarray) -> Path:
-    """Where the features of these images are kept, whether they are there yet or not."""
-    key = hashlib.sha256(
-        f"{network.frozen_hash}:{network.prefix.output_shape}:{network.preprocess}:{images.dtype}{images.shape}".encode()
-    )
-    key.update(np.ascontiguousarray(images).data)
-    return datasets.cache_dir() / "features" / f"{key.hexdigest()[:40]}.npy"
-
-
-def _write(path: Path, network: Network, images: np.ndarray, progress: Progress | None) -> None:
-    prefix = tf.function(
-        lambda x: network.prefix(x, training=False),
-        autograph=False,
-        input_signature=[tf.TensorSpec([None, *images.shape[1:]])],
-    )
-    descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".partial")
-    os.close(descriptor)
-    try:
-        shape = (len(images), *network.prefix.output_shape[1:])
-        out = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=shape)
-        for start in range(0, len(images), CHUNK):
-            out[start : start + CHUNK] = prefix(datasets.preprocess(images[start : start + CHUNK], network.preprocess))
-            if progress is not None:
-                progress("extracting features of the frozen layers", min(start + CHUNK, len(images)), len(images))
-        out.flush()
-        os.replace(partial, path)
-    except BaseException:
-        os.unlink(partial)
-        raise
-
+from feddual.functional.cut import tail
 
 ACTIVATIONS = ("linear", "relu", "tanh", "sigmoid")  # elementwise, so the layout does not matter to them
 FEW_CHANNELS = 8  # up to here a product over patches beats TensorFlow's convolution kernels, forward and backward
@@ -86,7 +26,7 @@ class Convolutions:
     def __init__(self, stages: list[tuple[Any, Any | None]], rest: Any):
         """Args: (convolution, pooling) pairs, and the model of what comes after them."""
         self.rest = rest
-        self.num_variables = sum(len(layer.trainable_variables) for layer, _ in stages)
+        self.variables = [variable for layer, _ in stages for variable in layer.trainable_variables]
         self.stages = [
             _Convolution(layer, pooling, images=not number) for number, (layer, pooling) in enumerate(stages)
         ]

@@ -21,6 +21,7 @@ import numpy as np
 
 from feddual.errors import UserError
 from feddual.records.run_dir import atomic_write, npz_bytes
+from feddual.records.slim import kept_surface
 
 ARRAYS = "surface.npz"
 MANIFEST = "manifest.json"
@@ -116,6 +117,11 @@ class Folder:
         shutil.rmtree(self.path / "chunks", ignore_errors=True)
 
 
+def is_begun(path: Path) -> bool:
+    """Whether there is a measurement in a folder, finished or not."""
+    return (path / MANIFEST).is_file()
+
+
 def read_chunk(path: Path, name: str) -> np.ndarray | None:
     """A chunk of a folder; None if it is not there or damaged."""
     try:
@@ -125,7 +131,10 @@ def read_chunk(path: Path, name: str) -> np.ndarray | None:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of a folder."""
+    """The manifest of a folder, or of a surface that a slim study keeps."""
+    kept = kept_surface(path)
+    if kept is not None:
+        return kept["manifest"]
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         if isinstance(manifest, dict) and "identity" in manifest:
@@ -136,7 +145,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray] | None:
-    """The finished arrays of a folder; None if they are not there yet."""
+    """The finished arrays of a folder, or of what a slim study keeps; None if they are not there yet."""
+    kept = kept_surface(path)
+    if kept is not None:
+        return {name: array for name, array in kept.items() if name != "manifest"}
     try:
         with np.load(io.BytesIO((path / ARRAYS).read_bytes())) as archive:
             return {name: archive[name] for name in archive.files}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from feddual.errors import UserError
+from feddual.experiment import plugins
 
 Row = Mapping[str, Any]
 
@@ -143,5 +144,5 @@ SINKS: dict[str, Any] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": 
 
 def create(name: str, path: Path, config: Mapping[str, Any], history: Sequence[Row]) -> Sink:
     """The sink of that name, with the rows recorded so far."""
-    sink: Sink = SINKS[name](path, config, history)
+    sink: Sink = plugins.find("sinks", name, "sinks")(path, config, history)
     return sink

@@ -29,8 +29,10 @@ from feddual import executors
 from feddual.errors import UserError
 from feddual.experiment import config
 from feddual.experiment.schema import Section
-from feddual.records.run_dir import RunDir, atomic_write
-from feddual.records.summary import summarise
+from feddual.records.identity import changes
+from feddual.records.run_dir import RunRecord
+from feddual.records.slim import open_run
+from feddual.records.study_dir import StudyDir
 
 Overrides = dict[str, Any]
 
@@ -211,6 +213,7 @@ class Runner:
     def __init__(self, study: Study, out: Path, workers: int | None = None, executor: str = "processes"):
         self.study = study
         self.out = Path(out)
+        self.files = StudyDir(self.out)
         self.runtime = config.Runtime(executor=executor, workers=workers or study.workers or os.cpu_count() or 1)
         self._started = time.monotonic()
         self._at_start = 0
@@ -223,14 +226,13 @@ class Runner:
         Raises:
             UserError: When another study lives there.
         """
-        path = self.out / "study.yaml"
-        if path.is_file():
-            there = yaml.safe_load(path.read_text(encoding="utf-8")).get("name")
+        if self.files.exists:
+            there = self.files.read().get("name")
             if there != self.study.name:
                 raise UserError(f"--out: {self.out} holds the study {there!r}; choose another folder")
-        elif RunDir(self.out).exists:
+        elif open_run(self.out).exists:
             raise UserError(f"--out: {self.out} holds a run; choose another folder")
-        atomic_write(path, yaml.safe_dump(self.study.model_dump(), sort_keys=False, allow_unicode=True).encode())
+        self.files.write(self.study.model_dump())
 
     def run(self, wanted: Sequence[Cell], overrides: Overrides | None = None) -> Iterator[tuple[Cell, str | None]]:
         """Run what is not finished yet; yields each cell with its error, or None. Cells of one config run once.
@@ -243,9 +245,10 @@ class Runner:
             experiment = cell.experiment(overrides or {})
             if self._names.setdefault(experiment.to_json(), cell.name) != cell.name:
                 continue
-            facts = facts_of(self.out / cell.name)
+            found = self.files.run(cell.name)
+            facts = facts_of(found)
             self._progress[cell.name] = (facts["rounds"] if facts else 0, experiment.training.rounds)
-            if facts is None or not facts["finished"] or not _is_of(self.out / cell.name, experiment):
+            if facts is None or not facts["finished"] or not _is_of(found, experiment):
                 pending.append((cell, CellTask(experiment.to_yaml(), str(self.out / cell.name))))
         self._at_start = sum(done for done, _ in self._progress.values())
         self._started = time.monotonic()
@@ -263,25 +266,20 @@ class Runner:
                 executor.close()
 
     def _record(self, cell: Cell, error: str | None) -> str | None:
-        path = self.out / "failed" / f"{cell.name.replace('/', '-')}.txt"
-        if error is not None:
-            atomic_write(path, error.encode())
-        else:
-            path.unlink(missing_ok=True)
+        self.files.record_failure(cell.name, error)
         return error
 
     def status(self) -> Status:
         """Read from the run directories, so that it is also right while workers run."""
         for name, (_, total) in self._progress.items():
-            self._progress[name] = (min(rounds_done(self.out / name), total), total)
+            self._progress[name] = (min(self.files.run(name).rounds_done(), total), total)
         done = sum(rounds for rounds, _ in self._progress.values())
         total = sum(rounds for _, rounds in self._progress.values())
         seconds = time.monotonic() - self._started
         fresh = done - self._at_start
-        failed = self.out / "failed"
         return Status(
             sum(rounds == wanted for rounds, wanted in self._progress.values()),
-            len(list(failed.glob("*.txt"))) if failed.is_dir() else 0,
+            len(self.files.failures()),
             len(self._progress),
             done,
             total,
@@ -290,22 +288,14 @@ class Runner:
         )
 
 
-def rounds_done(path: Path) -> int:
-    """Rounds of a run, from the number of lines in its log: cheap enough to ask often."""
-    log = path / "metrics.jsonl"
-    return log.read_bytes().count(b"\n") if log.is_file() else 0
-
-
-def facts_of(path: Path) -> dict[str, Any] | None:
+def facts_of(run: RunRecord) -> dict[str, Any] | None:
     """A run's summary; None where there is no run."""
-    run = RunDir(path)
-    return summarise(run.read_config(), run.rows("metrics"), run.rows("timings")) if run.exists else None
+    return run.summary() if run.exists else None
 
 
-def _is_of(path: Path, experiment: config.Experiment) -> bool:
-    """Whether the run in a folder is of this experiment, but for what may change on resuming."""
-    found, asked = config.resolve(RunDir(path).read_config()).to_dict(), experiment.to_dict()
-    return all(found[key] == asked[key] for key in asked if key not in config.FREE)
+def _is_of(run: RunRecord, experiment: config.Experiment) -> bool:
+    """Whether a run is of this experiment, but for what may change on resuming."""
+    return not changes(config.resolve(run.read_config()).to_dict(), experiment.to_dict())
 
 
 def group(cell: str) -> str:
@@ -319,7 +309,7 @@ def table(names: Iterable[str], out: Path) -> list[dict[str, Any]]:
 
     groups: dict[str, list[dict[str, Any]]] = {}
     for name in names:
-        facts = facts_of(out / name)
+        facts = facts_of(open_run(out / name))
         if facts is not None and facts["finished"]:
             groups.setdefault(group(name), []).append(facts)
     lines = []

@@ -10,7 +10,7 @@ from feddual import display
 from feddual.api import Run
 from feddual.cli.progress import StudyProgress
 from feddual.errors import UserError
-from feddual.records.run_dir import RunDir
+from feddual.records.study_dir import StudyDir
 from feddual.studies import grid as studies
 
 if TYPE_CHECKING:
@@ -22,9 +22,10 @@ class StudyRuns:
 
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path)
-        if not (self.path / "study.yaml").is_file():
+        self._files = StudyDir(self.path)
+        if not self._files.exists:
             raise UserError(f"{self.path}: no study here (study.yaml is missing)")
-        self.study = studies.load(self.path / "study.yaml")
+        self.study = studies.load(self._files.file)
 
     @cached_property
     def runs(self) -> dict[str, list[Run]]:
@@ -44,10 +45,9 @@ class StudyRuns:
 
     @cached_property
     def _cells(self) -> list[str]:
-        there = {path.name for path in self.path.iterdir() if RunDir(path).exists}
         groups = dict.fromkeys(studies.group(cell.name) for cell in studies.cells(self.study, seeds=1))
         order = {name: place for place, name in enumerate(groups)}
-        return sorted(there, key=lambda cell: (order.get(studies.group(cell), len(order)), cell))
+        return sorted(self._files.run_names(), key=lambda cell: (order.get(studies.group(cell), len(order)), cell))
 
     def __repr__(self) -> str:
         return f"StudyRuns({str(self.path)!r}: {len(self._cells)} runs of {len(self.runs)} rows)"

@@ -1,20 +1,18 @@
 """Choosing a study's settings on held-out training data: `feddual study --tune`.
 
 Each row is tried with each combination (`study.Tune` says how), and run with the one that did best. Trials that stand
-in the folder's tuning.json (`python -m figures collect` writes it) are not run again.
+in the folder as lines of their own (`python -m figures collect` writes them) are not run again.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from feddual.errors import UserError
 from feddual.experiment import config
-from feddual.records.run_dir import RunDir, atomic_write
+from feddual.records.run_dir import RunRecord
+from feddual.records.study_dir import TUNING, StudyDir
 from feddual.studies.grid import (
     Cell,
     Overrides,
@@ -24,7 +22,6 @@ from feddual.studies.grid import (
     chosen_rows,
     combinations,
     facts_of,
-    rounds_done,
 )
 
 
@@ -39,7 +36,7 @@ def trials(study: Study, algorithms: Sequence[str] = ()) -> list[Cell]:
         fixed["training.rounds"] = tune.rounds
     return [
         Cell(
-            "tuning/" + cell_name(study, source, row, settings),
+            TUNING + cell_name(study, source, row, settings),
             row,
             source,
             {**rows[row], **settings, **fixed},
@@ -58,17 +55,11 @@ def _tried(tune: Tune, row: str) -> list[Overrides]:
     return own if isinstance(own, list) else list(combinations({**tune.grid, **own}))
 
 
-def recorded_trials(out: Path) -> dict[str, dict[str, Any]]:
-    """What tuning.json says of trials whose runs need not be there any more, by their cells' names."""
-    path = out / "tuning.json"
-    lines = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return {f"tuning/{name}": facts for name, facts in lines.items()}
-
-
 def _to_run(study: Study, out: Path, algorithms: Sequence[str]) -> list[Cell]:
     """The trials that are not recorded already."""
-    recorded = recorded_trials(out)
-    return [cell for cell in trials(study, algorithms) if cell.name not in recorded or RunDir(out / cell.name).exists]
+    files = StudyDir(out)
+    recorded = files.trials()
+    return [cell for cell in trials(study, algorithms) if cell.name not in recorded or files.run(cell.name).exists]
 
 
 def first_trials(study: Study, out: Path, algorithms: Sequence[str] = ()) -> list[Cell]:
@@ -78,9 +69,9 @@ def first_trials(study: Study, out: Path, algorithms: Sequence[str] = ()) -> lis
         return []
     wanted = []
     for cell in _to_run(study, out, algorithms):
-        run = RunDir(out / cell.name)
+        run = StudyDir(out).run(cell.name)
         short = cell.experiment({}).training.rounds <= first
-        if short or not _is_of_grid(study, cell) or rounds_done(run.path) >= first:
+        if short or not _is_of_grid(study, cell) or run.rounds_done() >= first:
             continue
         begun = run.read_config()["training"]["rounds"] if run.exists else 0  # a run cannot be made shorter
         wanted.append(replace(cell, overrides={**cell.overrides, "training.rounds": max(first, begun)}))
@@ -98,7 +89,7 @@ def last_trials(study: Study, out: Path, algorithms: Sequence[str] = ()) -> list
         if tune is None or not tune.first or not _is_of_grid(study, row[0]):
             wanted += row
             continue
-        scores = {cell.name: _early_score(out / cell.name, tune.first) for cell in row}
+        scores = {cell.name: _early_score(StudyDir(out).run(cell.name), tune.first) for cell in row}
         enough = tune.hopeless * max(scores.values())
         wanted += [cell for cell in row if scores[cell.name] >= enough or _is_default(study, cell)]
     return wanted
@@ -114,9 +105,9 @@ def _is_default(study: Study, cell: Cell) -> bool:
     return config.resolve(cell.source, own) == cell.experiment({})
 
 
-def _early_score(path: Path, first: int) -> float:
+def _early_score(run: RunRecord, first: int) -> float:
     """A trial's mean accuracy over the second half of its first rounds; 0 when it did not get there."""
-    rows = [row for row in RunDir(path).rows("metrics") if row["round"] <= first] if RunDir(path).exists else []
+    rows = [row for row in run.rows("metrics") if row["round"] <= first]
     if not rows or rows[-1]["round"] < first:
         return 0.0
     late = [row["accuracy"] for row in rows if row["round"] > first // 2 and row.get("accuracy") is not None]
@@ -143,27 +134,27 @@ def tuned_cells(
         UserError: When a row has no finished trial.
     """
     best: dict[str, dict[str, Any]] = {}
-    recorded = recorded_trials(out)
+    files = StudyDir(out)
+    recorded = files.trials()
     for cell in trials(study, algorithms):
         if not _is_of_grid(study, cell):
             continue
-        facts = facts_of(out / cell.name) or recorded.get(cell.name)
+        facts = facts_of(files.run(cell.name)) or recorded.get(cell.name)
         whole = facts is not None and facts["rounds"] >= cell.experiment(overrides or {}).training.rounds
         score = facts["accuracy"] if facts is not None and whole else None
         key = cell_name(study, cell.source, cell.row, {})
         entry = best.setdefault(key, {"experiment": cell.source, "row": cell.row, "accuracy": None, "trials": {}})
-        entry["trials"][cell.name.removeprefix("tuning/")] = score
+        entry["trials"][cell.name.removeprefix(TUNING)] = score
         if score is not None and (entry["accuracy"] is None or score > entry["accuracy"]):
             entry |= {"accuracy": score, "settings": cell.tried}
     missing = [key for key, entry in best.items() if "settings" not in entry]
     if missing:
         raise UserError(f"--tune: no finished trial of {', '.join(missing)}; see {out}/failed")
-    path = out / "tuned.yaml"
-    before = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}  # of rows not named this time
     listed = {row for row, own in (study.tune.rows if study.tune else {}).items() if isinstance(own, list)}
-    before = {key: entry for key, entry in before.items() if entry["row"] not in listed}
+    # Choices of rows that are not named this time stay.
+    before = {key: entry for key, entry in files.choices().items() if entry["row"] not in listed}
     best |= _same_choices(study, algorithms, before | best)
-    atomic_write(path, yaml.safe_dump(before | best, sort_keys=False, allow_unicode=True).encode())
+    files.write_choices(before | best)
     return [
         Cell(
             cell_name(study, entry["experiment"], f"{entry['row']}-chosen", entry["settings"], f"s{seed}"),

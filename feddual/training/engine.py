@@ -4,7 +4,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ from feddual.algorithms._base import ClientResult, ServerState, Slots
 from feddual.errors import UserError
 from feddual.experiment import config
 from feddual.experiment.config import Experiment
-from feddual.functional import rewrites as acceleration
+from feddual.functional.features import Progress
 from feddual.functional.layout import layer_norms, update
 from feddual.records import sinks
+from feddual.records.identity import changes
 from feddual.records.run_dir import Checkpoint, RunDir
 from feddual.training import workbench
 from feddual.training.evaluation import classification_metrics, mean_metrics
@@ -63,23 +64,12 @@ class ClientStates:
         return dict(self._saved)
 
 
-@dataclass(frozen=True)
-class ProbeHost:
-    """What a probe's host half may know."""
-
-    path: Path  # probes/<name>/ of the run
-    round_index: int
-    bench: workbench.Workbench
-    previous: np.ndarray  # the global weights before the round
-    weights: np.ndarray  # and after it
-
-
 def rounds(
     experiment: Experiment,
     out: str | os.PathLike[str],
     resume: bool = False,
     extra_probes: Sequence[probes.Probe] = (),
-    progress: acceleration.Progress | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[RoundRecord]:
     """Run an experiment into a directory, yielding each round as it ends.
 
@@ -108,7 +98,7 @@ def rounds(
             f"--out: {run.path} is in use by another process; wait for it or choose another folder"
         ) from None
     try:
-        yield from _rounds(experiment, run, extra_probes, progress)
+        yield from RunUnderWay(experiment, run, extra_probes, progress).rounds()
     finally:
         lock.release()
         if created and not run.exists:  # failed before it started: leave nothing behind
@@ -116,145 +106,187 @@ def rounds(
             run.path.rmdir()
 
 
-def _rounds(
-    experiment: Experiment, run: RunDir, extra_probes: Sequence[probes.Probe], progress: acceleration.Progress | None
-) -> Iterator[RoundRecord]:
-    training, total = experiment.training, experiment.training.rounds
-    identity = worker_view(experiment)
-    bench = workbench.workbench(identity, progress)
-    algorithm, layout = bench.algorithm, bench.network.layout
-    active = [probes.create(probe.model_dump()) for probe in experiment.probes] + list(extra_probes)
+@dataclass
+class Tally:
+    """What comes in while a round's clients train."""
 
-    initial = bench.initial_weights()
-    server = ServerState(initial, algorithm.init_server(layout, initial))
-    saved: dict[int, str] = {}
-    first = 1
-    checkpoint = run.last_good_checkpoint() if run.exists else None
-    if checkpoint is not None:
-        if checkpoint.layout != layout:
-            raise UserError(f"{run.path}: its checkpoints are of another model; {checkpoint.layout} against {layout}")
-        server = ServerState(checkpoint.weights, checkpoint.server_slots)
-        saved, first = checkpoint.client_states, checkpoint.round_index + 1
-    if first > total:
-        return
-    states = ClientStates(run, saved, algorithm.init_client(layout, initial))
+    round_index: int
+    due: tuple[probes.Probe, ...]  # those that measure this round
+    acc: Any = None  # the algorithm's
+    rows: list[dict[str, Any]] = field(default_factory=list)  # of clients.jsonl
+    measured: dict[str, dict[int, Any]] = field(default_factory=dict)  # by probe and client
+    gathered: dict[str, Any] = field(default_factory=dict)  # what each probe accumulates
+    client_seconds: float = 0.0  # summed over the clients, wherever they ran
+    server_seconds: float = 0.0
 
-    _write_facts(experiment, run, bench)
-    run.cut_back(first - 1)
-    for probe in active:
-        folder = run.path / "probes" / probe.name
-        probe.start(ProbeHost(folder, first - 1, bench, server.weights, server.weights))
-    history = run.rows("metrics")
-    reporters = [sinks.create(name, run.path, experiment.to_dict(), history) for name in experiment.sinks]
-    executor = executors.create(experiment.runtime)
-    saved_rounds = set(experiment.checkpoint.rounds)
-    if 0 in saved_rounds and first == 1:
-        run.write_checkpoint(Checkpoint(0, server.weights, layout, server.slots, {}))
 
-    try:
-        for round_index in range(first, total + 1):
-            started = time.perf_counter()
+class RunUnderWay:
+    """What a run builds once, and the state that goes from round to round."""
 
-            # 1. Sample the round's clients.
-            clients = seeding.sample_clients(
-                experiment.seed, round_index, bench.federation.num_clients, training.clients_per_round
-            )
-            due = tuple(probe for probe in active if probe.schedule.due(round_index, total))
-            costs = [float(size) for size in bench.federation.partition.sizes[clients]]
-            tasks = [
-                ClientTask(
-                    identity,
-                    round_index,
-                    int(client),
-                    server.weights,
-                    server.slots,
-                    states.get(int(client)),
-                    due,
-                    total,
+    def __init__(
+        self,
+        experiment: Experiment,
+        run: RunDir,
+        extra_probes: Sequence[probes.Probe],
+        progress: Progress | None,
+    ):
+        """Build the workbench and take up the state of the last good checkpoint, if there is one."""
+        self.experiment, self.run, self.total = experiment, run, experiment.training.rounds
+        self.identity = worker_view(experiment)
+        self.bench = workbench.workbench(self.identity, progress)
+        self.algorithm, self.layout = self.bench.algorithm, self.bench.network.layout
+        self.probes = [probes.create(entry.model_dump()) for entry in experiment.probes] + list(extra_probes)
+
+        initial = self.bench.initial_weights()
+        self.server = ServerState(initial, self.algorithm.init_server(self.layout, initial))
+        saved: dict[int, str] = {}
+        self.first = 1
+        found = run.last_good_checkpoint() if run.exists else None
+        if found is not None:
+            if found.layout != self.layout:
+                raise UserError(
+                    f"{run.path}: its checkpoints are of another model; {found.layout} against {self.layout}"
                 )
-                for client in clients
-            ]
+            self.server = ServerState(found.weights, found.server_slots)
+            saved, self.first = found.client_states, found.round_index + 1
+        self.states = ClientStates(run, saved, self.algorithm.init_client(self.layout, initial))
 
-            # 2. Train them, and take each result in as it comes, in client order; 3. set aside what is not finite.
-            acc: Any = None
-            rows: list[dict[str, Any]] = []
-            measured: dict[str, dict[int, Any]] = {probe.name: {} for probe in due}
-            gathered: dict[str, Any] = {}
-            client_seconds = 0.0
-            server_seconds = 0.0
-            for result in executor.imap("feddual.training.workbench:train_client", tasks, costs):
-                before = time.perf_counter()
-                rows.append(_client_row(round_index, result))
-                client_seconds += result.seconds
-                for name, values in result.probes.items():
-                    measured[name][result.client_id] = values
-                if result.is_finite:
-                    acc = algorithm.accumulate(acc, result, server)
-                    states.put(result.client_id, result.slots)
-                server_seconds += time.perf_counter() - before
-                for probe in due if result.is_finite else ():
-                    share = algorithm.client_weight(result)
-                    gathered[probe.name] = probe.accumulate(gathered.get(probe.name), result, server.weights, share)
-            trained = time.perf_counter()
+    def rounds(self) -> Iterator[RoundRecord]:
+        """The rounds that are left: the only round loop."""
+        if self.first > self.total:
+            return
+        self._begin()
+        try:
+            for round_index in range(self.first, self.total + 1):
+                started = time.perf_counter()
 
-            # 4. Aggregate.
-            previous = server
-            facts: dict[str, Any] = {}
-            if acc is not None:
-                server, facts = algorithm.finish(server, acc, layout, bench.federation.num_clients)
-            aggregated = time.perf_counter()
+                # 1. Sample the round's clients.
+                tally = Tally(round_index, tuple(p for p in self.probes if p.schedule.due(round_index, self.total)))
+                tasks, costs = self._sample(tally)
 
-            # 5. Test the global model.
-            metrics = _round_row(round_index, rows, previous, server, bench)
-            metrics |= facts
-            if round_index % experiment.evaluation.every == 0 or round_index == total:
-                tested = algorithm.evaluation_weights(server, layout)
-                metrics = {"round": round_index, **_test(executor, bench, identity, tested), **metrics}
-            evaluated = time.perf_counter()
+                # 2. Train them, and take each result in as it comes, in client order; 3. set aside what is not finite.
+                for result in self.executor.imap("feddual.training.workbench:train_client", tasks, costs):
+                    self._take_in(tally, result)
+                trained = time.perf_counter()
 
-            # 6. Record: rows, probes, sinks.
-            run.append("clients", rows)
-            run.append("metrics", [metrics])
-            for probe in due:
-                host = ProbeHost(run.path / "probes" / probe.name, round_index, bench, previous.weights, server.weights)
-                probe.record(host, measured[probe.name], gathered.get(probe.name))
-            for reporter in reporters:
-                reporter.record(metrics)
+                # 4. Aggregate.
+                previous, facts = self.server, self._aggregate(tally)
+                aggregated = time.perf_counter()
 
-            # 7. Save the state.
-            policy = experiment.checkpoint
-            if round_index % policy.every == 0 or round_index in saved_rounds or round_index == total:
-                run.write_checkpoint(Checkpoint(round_index, server.weights, layout, server.slots, states.save()))
-                run.prune(policy.keep, saved_rounds)
-            ended = time.perf_counter()
-            timings = {
-                "round": round_index,
-                "seconds": ended - started,
-                "train_seconds": trained - started,
-                "client_seconds": client_seconds,  # summed over the clients, wherever they ran
-                "server_seconds": server_seconds + aggregated - trained,
-                "evaluation_seconds": evaluated - aggregated,
-                "record_seconds": ended - evaluated,
-                "peak_memory_bytes": devices.peak_memory(),
-            }
-            run.append("timings", [timings])
-            yield RoundRecord(round_index, total, metrics, rows, timings, server.weights)
-    finally:
-        executor.close()
-        for reporter in reporters:
-            reporter.close()
+                # 5. Test the global model.
+                metrics = self._test(round_index) | _round_row(
+                    round_index, tally.rows, previous, self.server, self.bench
+                )
+                metrics |= facts
+                evaluated = time.perf_counter()
 
+                # 6. Record: rows, probes, sinks.
+                self._record(tally, metrics, previous)
 
-def _test(
-    executor: executors.Executor, bench: workbench.Workbench, identity: str, weights: np.ndarray
-) -> dict[str, Any]:
-    slices = bench.evaluator.slices(executor.workers)
-    found = []
-    for model in np.atleast_2d(weights):
-        tasks = [workbench.EvaluationTask(identity, model, *part) for part in slices]
-        logits = np.concatenate(list(executor.imap("feddual.training.workbench:answers", tasks)))
-        found.append(classification_metrics(logits, bench.evaluator.labels, bench.federation.dataset.num_classes))
-    return found[0] if len(found) == 1 else mean_metrics(found)
+                # 7. Save the state.
+                self._save(round_index)
+                ended = time.perf_counter()
+                timings = {
+                    "round": round_index,
+                    "seconds": ended - started,
+                    "train_seconds": trained - started,
+                    "client_seconds": tally.client_seconds,
+                    "server_seconds": tally.server_seconds + aggregated - trained,
+                    "evaluation_seconds": evaluated - aggregated,
+                    "record_seconds": ended - evaluated,
+                    "peak_memory_bytes": devices.peak_memory(),
+                }
+                self.run.append("timings", [timings])
+                yield RoundRecord(round_index, self.total, metrics, tally.rows, timings, self.server.weights)
+        finally:
+            self.executor.close()
+            for reporter in self.reporters:
+                reporter.close()
+
+    def _begin(self) -> None:
+        """Write the run's facts, forget what lies after its last checkpoint, open workers and sinks."""
+        experiment, run, done = self.experiment, self.run, self.first - 1
+        _write_facts(experiment, run, self.bench)
+        run.cut_back(done)
+        for probe in self.probes:
+            probe.start(self._view(probe, done, self.server))
+        history = run.rows("metrics")
+        self.reporters = [sinks.create(name, run.path, experiment.to_dict(), history) for name in experiment.sinks]
+        self.executor = executors.create(experiment.runtime)
+        if 0 in experiment.checkpoint.rounds and done == 0:
+            run.write_checkpoint(Checkpoint(0, self.server.weights, self.layout, self.server.slots, {}))
+
+    def _view(self, probe: probes.Probe, round_index: int, previous: ServerState) -> probes.RoundView:
+        return probes.RoundView(
+            self.bench, self.experiment, round_index, self.total, self.run.probe_path(probe.name),
+            previous.weights, self.server.weights,
+        )  # fmt: skip
+
+    def _sample(self, tally: Tally) -> tuple[list[ClientTask], list[float]]:
+        federation, server = self.bench.federation, self.server
+        per_round = self.experiment.training.clients_per_round
+        clients = seeding.sample_clients(self.experiment.seed, tally.round_index, federation.num_clients, per_round)
+        tally.measured = {probe.name: {} for probe in tally.due}
+        tasks = [
+            ClientTask(
+                self.identity, tally.round_index, client, server.weights, server.slots, self.states.get(client),
+                tally.due, self.total,
+            )
+            for client in map(int, clients)
+        ]  # fmt: skip
+        return tasks, [float(size) for size in federation.partition.sizes[clients]]
+
+    def _take_in(self, tally: Tally, result: ClientResult) -> None:
+        before = time.perf_counter()
+        tally.rows.append({"round": tally.round_index, **result.metrics, "finite": result.is_finite})
+        tally.client_seconds += result.seconds
+        for name, values in result.probes.items():
+            tally.measured[name][result.client_id] = values
+        if result.is_finite:
+            tally.acc = self.algorithm.accumulate(tally.acc, result, self.server)
+            self.states.put(result.client_id, result.slots)
+        tally.server_seconds += time.perf_counter() - before
+        for probe in tally.due if result.is_finite else ():
+            share = self.algorithm.client_weight(result)
+            known = tally.gathered.get(probe.name)
+            tally.gathered[probe.name] = probe.accumulate(known, result, self.server.weights, share)
+
+    def _aggregate(self, tally: Tally) -> dict[str, Any]:
+        """The server's next state, from what the clients sent, if any of it was finite; facts of the round."""
+        if tally.acc is None:
+            return {}
+        clients = self.bench.federation.num_clients
+        self.server, facts = self.algorithm.finish(self.server, tally.acc, self.layout, clients)
+        return facts
+
+    def _test(self, round_index: int) -> dict[str, Any]:
+        """Metrics on the test data, in the rounds that are tested; several models are averaged."""
+        if round_index % self.experiment.evaluation.every and round_index != self.total:
+            return {}
+        evaluator, num_classes = self.bench.evaluator, self.bench.federation.dataset.num_classes
+        found = []
+        for model in np.atleast_2d(self.algorithm.evaluation_weights(self.server, self.layout)):
+            parts = evaluator.slices(self.executor.workers)
+            tasks = [workbench.EvaluationTask(self.identity, model, *part) for part in parts]
+            logits = np.concatenate(list(self.executor.imap("feddual.training.workbench:answers", tasks)))
+            found.append(classification_metrics(logits, evaluator.labels, num_classes))
+        return {"round": round_index, **(found[0] if len(found) == 1 else mean_metrics(found))}
+
+    def _record(self, tally: Tally, metrics: dict[str, Any], previous: ServerState) -> None:
+        self.run.append("clients", tally.rows)
+        self.run.append("metrics", [metrics])
+        for probe in tally.due:
+            view = self._view(probe, tally.round_index, previous)
+            probe.record(view, tally.measured[probe.name], tally.gathered.get(probe.name))
+        for reporter in self.reporters:
+            reporter.record(metrics)
+
+    def _save(self, round_index: int) -> None:
+        policy, server = self.experiment.checkpoint, self.server
+        if round_index % policy.every == 0 or round_index in policy.rounds or round_index == self.total:
+            saved = Checkpoint(round_index, server.weights, self.layout, server.slots, self.states.save())
+            self.run.write_checkpoint(saved)
+            self.run.prune(policy.keep, policy.rounds)
 
 
 def worker_view(experiment: Experiment) -> str:
@@ -263,7 +295,7 @@ def worker_view(experiment: Experiment) -> str:
         update={
             "probes": [],
             "sinks": [],
-            "checkpoint": config.Checkpoint(),
+            "checkpoint": config.CheckpointPolicy(),
             "name": "run",
             "training": experiment.training.model_copy(update={"rounds": 1}),
         }
@@ -277,15 +309,7 @@ def check_resumable(asked: Experiment, found: Experiment, path: Path) -> None:
     if now["training"]["rounds"] > before["training"]["rounds"]:
         before["training"]["rounds"] = now["training"]["rounds"]
     differences = [
-        f"  {key}.{name}: the run has {before[key].get(name)!r}, asked for {now[key].get(name)!r}"
-        for key in before
-        if key not in config.FREE and isinstance(before[key], dict)
-        for name in {**before[key], **now[key]}
-        if before[key].get(name) != now[key].get(name)
-    ] + [
-        f"  {key}: the run has {before[key]!r}, asked for {now[key]!r}"
-        for key in before
-        if key not in config.FREE and not isinstance(before[key], dict) and before[key] != now[key]
+        f"  {key}: the run has {was!r}, asked for {asks!r}" for key, (was, asks) in changes(before, now).items()
     ]
     if differences:
         raise UserError(
@@ -299,7 +323,7 @@ def _write_facts(experiment: Experiment, run: RunDir, bench: workbench.Workbench
         "dataset_hash": bench.federation.dataset.fingerprint,
         "frozen_weights_hash": bench.network.frozen_hash,
     }
-    known = run.read_json("environment.json")
+    known = run.environment
     if known is not None:
         for key in ("threads", "cpu_features", "tensorflow", "onednn", "dataset_hash", "frozen_weights_hash"):
             if known.get(key) != environment[key]:
@@ -309,14 +333,10 @@ def _write_facts(experiment: Experiment, run: RunDir, bench: workbench.Workbench
                     stacklevel=3,
                 )
     else:
-        run.write_json("environment.json", environment)
+        run.write_environment(environment)
     split = bench.federation.partition
     run.write_partition(split.indices, split.offsets, bench.federation.histograms(), split.fingerprint)
     run.write_config(experiment.to_yaml())  # last: with it, the directory is a run
-
-
-def _client_row(round_index: int, result: ClientResult) -> dict[str, Any]:
-    return {"round": round_index, **result.metrics, "finite": result.is_finite}
 
 
 def _round_row(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from feddual._lazy import tf
-from feddual.functional.forward import Forward
+from feddual.functional.network import Forward
 
 
 class Evaluator:

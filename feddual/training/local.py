@@ -16,9 +16,10 @@ import numpy as np
 from feddual import seeding
 from feddual._lazy import tf
 from feddual.algorithms._base import Algorithm, Batch, ClientContext, ClientResult, Outputs, Slots, Trained
-from feddual.functional.forward import Forward
 from feddual.functional.layout import Entry, Layout, layer_norms, update
+from feddual.functional.network import Forward
 
+PARTS = ("", "layers", "variables")  # over which steps' gradient norms are added up; finer ones serve coarser wishes
 CHUNK = 150  # examples of a pass over all data that go through the network together: what the cache holds
 
 
@@ -169,38 +170,18 @@ class LocalTraining:
         parts: str,
     ) -> dict[str, Any]:
         """Traced: all of a client's work in a round; over `parts`, the steps' squared gradient norms are added up."""
-        norms = self._parts[parts]
-        names = self.algorithm.epoch_facts
-        algorithm, epochs, num_trainable = self.algorithm, self.training.local_epochs, self.layout.num_trainable
-        num_batches = (num_examples + self.training.batch_size - 1) // self.training.batch_size
-        laid_out = self.forward.lay_out(x)  # left out of the graph where the algorithm has no passes over all data
-        ctx = ClientContext(
-            self.layout, global_weights, server, client, x, y, num_examples, self.training.learning_rate,
-            forward_all=lambda weights: self._forward_all(weights, laid_out, tf.shape(x)[0]),
-            accuracy=lambda weights: self._accuracy(weights, laid_out, y, num_examples),
-            gradient=lambda weights, entries=None: self._gradient(weights, laid_out, y, num_examples, entries),
-        )  # fmt: skip
-        ctx = ctx.with_(before=algorithm.before_training(ctx))
+        norms, epochs, num_trainable = self._parts[parts], self.training.local_epochs, self.layout.num_trainable
+        ctx = self._context(global_weights, server, client, x, y, num_examples)
+        ctx = ctx.with_(before=self.algorithm.before_training(ctx))
 
-        def train_epoch(epoch: Any, state: State, losses: Any, accuracies: Any, facts: Any) -> Any:
-            previous = tf.cond(epoch > 0, lambda: accuracies[epoch - 1], lambda: tf.zeros([], accuracies.dtype))
-            whole = tf.concat([state.weights, state.statistics], 0)
-            epoch_ctx = ctx.with_(epoch=algorithm.start_epoch(ctx, epoch, whole, previous))
-            order = orders[epoch]
-            data = (tf.gather(x, order), tf.gather(y, order), order)
-            none = tf.zeros([], start.dtype)
-            _, state, loss_sum, correct = tf.while_loop(
-                lambda number, *_: number < num_batches,
-                lambda number, *carried: (
-                    number + 1, *self._step(epoch_ctx, self._batch(data, number, num_examples), seed, norms, *carried)
-                ),
-                (0, state, none, none),
-            )  # fmt: skip
-            now = tf.one_hot(epoch, epochs, dtype=start.dtype)
+        def epoch(number: Any, state: State, losses: Any, accuracies: Any, facts: Any) -> Any:
+            previous = tf.cond(number > 0, lambda: accuracies[number - 1], lambda: tf.zeros([], accuracies.dtype))
+            state, loss, correct, told = self._epoch(ctx, number, state, previous, orders[number], seed, norms)
+            now = tf.one_hot(number, epochs, dtype=start.dtype)
             here = now / tf.cast(num_examples, start.dtype)
-            if names:
-                facts += now[:, None] * tf.stack([epoch_ctx.epoch[name] for name in names])
-            return epoch + 1, state, losses + here * loss_sum, accuracies + here * correct, facts
+            if told:
+                facts += now[:, None] * tf.stack(told)
+            return number + 1, state, losses + here * loss, accuracies + here * correct, facts
 
         weights = start[:num_trainable]
         state = State(
@@ -208,22 +189,50 @@ class LocalTraining:
             tf.zeros([len(norms)]),
         )  # fmt: skip
         losses = accuracies = tf.zeros([epochs], start.dtype)
-        facts = tf.zeros([epochs, len(names)], start.dtype)
+        facts = tf.zeros([epochs, len(self.algorithm.epoch_facts)], start.dtype)
         if epochs:
             _, state, losses, accuracies, facts = tf.while_loop(
-                lambda epoch, *_: epoch < epochs, train_epoch, (0, state, losses, accuracies, facts)
+                lambda number, *_: number < epochs, epoch, (0, state, losses, accuracies, facts)
             )
         final = tf.concat([state.weights, state.statistics], 0)
         return {
             "weights": final,
             "gradient_sum": state.gradient_sum,
             "steps": state.step,
-            "square_sums": state.square_sums,
             "epoch_loss": losses,
             "epoch_accuracy": accuracies,
+            "extras": self.algorithm.after_training(ctx, final),
             "epoch_facts": facts,
-            "extras": algorithm.after_training(ctx, final),
+            "square_sums": state.square_sums,
         }
+
+    def _context(self, global_weights: Any, server: Any, client: Any, x: Any, y: Any, count: Any) -> ClientContext:
+        """Traced: what the algorithm's hooks see."""
+        laid_out = self.forward.lay_out(x)  # left out of the graph where the algorithm has no passes over all data
+        return ClientContext(
+            self.layout, global_weights, server, client, x, y, count, self.training.learning_rate,
+            forward_all=lambda weights: self._forward_all(weights, laid_out, tf.shape(x)[0]),
+            accuracy=lambda weights: self._accuracy(weights, laid_out, y, count),
+            gradient=lambda weights, entries=None: self._gradient(weights, laid_out, y, count, entries),
+        )  # fmt: skip
+
+    def _epoch(
+        self, ctx: ClientContext, epoch: Any, state: State, accuracy: Any, order: Any, seed: Any, norms: list[slice]
+    ) -> tuple[State, Any, Any, list[Any]]:
+        """Traced: one pass over the client's data; the sum of its losses, its right answers, its epoch facts."""
+        whole = tf.concat([state.weights, state.statistics], 0)
+        ctx = ctx.with_(epoch=self.algorithm.start_epoch(ctx, epoch, whole, accuracy))
+        data = (tf.gather(ctx.x, order), tf.gather(ctx.y, order), order)
+        num_batches = (ctx.num_examples + self.training.batch_size - 1) // self.training.batch_size
+        none = tf.zeros([], state.weights.dtype)
+        _, state, loss_sum, correct = tf.while_loop(
+            lambda number, *_: number < num_batches,
+            lambda number, *carried: (
+                number + 1, *self._step(ctx, self._batch(data, number, ctx.num_examples), seed, norms, *carried)
+            ),
+            (0, state, none, none),
+        )  # fmt: skip
+        return state, loss_sum, correct, [ctx.epoch[name] for name in self.algorithm.epoch_facts]
 
     def _batch(self, data: Any, number: Any, num_examples: Any) -> Batch:
         """Traced: a batch of an epoch's data."""
@@ -343,28 +352,24 @@ class LocalTraining:
         count = np.int32(len(y))
         with tf.device(self.device):
             inputs, labels, padded = self._padded(x, y, orders) if self.jit else (x, y, orders)
-            run = self.run[max((probe.step_norms for probe in task.probes), default="")]
+            run = self.run[max((probe.step_norms for probe in task.probes), default="", key=PARTS.index)]
             out = run(start, task.weights, task.server_slots, task.client_slots, inputs, labels, padded, count, dropout)
         out = tf.nest.map_structure(lambda tensor: tensor.numpy(), out)
-        trained = Trained(
-            out["weights"],
-            out["gradient_sum"],
-            int(out["steps"]),
-            out["epoch_loss"],
-            out["epoch_accuracy"],
-            out["extras"],
-            out["epoch_facts"],
-            out["square_sums"],
-        )
+        trained = Trained(**out | {"steps": int(out["steps"])})
         ctx = ClientContext(
             self.layout, task.weights, task.server_slots, task.client_slots, x, y, len(y), self.training.learning_rate
         )
         payload, slots = self.algorithm.finish_client(ctx, trained)
-        change = update(trained.weights, task.weights)
-        norms = layer_norms(self.layout, change)
+        metrics = self._metrics(task, trained, len(y))
+        seconds = time.perf_counter() - started
+        return ClientResult(task.client_id, len(y), trained.weights, payload, slots, metrics, seconds=seconds), trained
+
+    def _metrics(self, task: ClientTask, trained: Trained, num_examples: int) -> dict[str, Any]:
+        """The client's row of clients.jsonl."""
+        norms = layer_norms(self.layout, update(trained.weights, task.weights))
         metrics: dict[str, Any] = {
             "client": task.client_id,
-            "num_examples": len(y),
+            "num_examples": num_examples,
             "steps": trained.steps,
             "train_loss": float(trained.epoch_loss[-1]) if len(trained.epoch_loss) else None,
             "train_accuracy": float(trained.epoch_accuracy[-1]) if len(trained.epoch_accuracy) else None,
@@ -374,8 +379,7 @@ class LocalTraining:
         if len(trained.epoch_facts):
             means = trained.epoch_facts.mean(0)
             metrics |= {name: float(mean) for name, mean in zip(self.algorithm.epoch_facts, means, strict=True)}
-        seconds = time.perf_counter() - started
-        return ClientResult(task.client_id, len(y), trained.weights, payload, slots, metrics, seconds=seconds), trained
+        return metrics
 
     def _padded(self, x: Any, y: np.ndarray, orders: np.ndarray) -> tuple[Any, Any, Any]:
         """A client's data, lengthened by zeros to a power of two of batches."""

@@ -1,25 +1,29 @@
 """What a process needs to train and test: built once from the experiment, used for all clients and rounds."""
 
 import json
+import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
-from feddual import algorithms, devices, models, seeding
-from feddual._lazy import keras, tf
-from feddual.algorithms._base import Algorithm, ClientResult, Trained
-from feddual.data import datasets, partition
+from feddual import algorithms, devices, setting
+from feddual._lazy import tf
+from feddual.algorithms._base import Algorithm, ClientResult
+from feddual.data import datasets
 from feddual.data.federation import Federation
 from feddual.errors import UserError
 from feddual.experiment import config
-from feddual.functional import rewrites as acceleration
-from feddual.functional.forward import Forward
+from feddual.functional.cut import TOLERANCE, mismatch
+from feddual.functional.features import Progress
 from feddual.functional.layout import read
-from feddual.models import Network
+from feddual.functional.network import Forward, Network
+from feddual.probes import ClientView
 from feddual.training.evaluation import Evaluator
 from feddual.training.local import ClientTask, LocalTraining
+
+FEW = 4  # inputs on which the function is compared with the model
 
 
 @dataclass(frozen=True)
@@ -71,53 +75,27 @@ class Workbench:
 
     @cached_property
     def _activations(self) -> tuple[list[str], Any]:
-        forward, model = self.training.forward, self.network.model
-        base = self.network.trained if self.federation.train_features is not None else model
-        place = {id(variable): number for number, variable in enumerate(model.trainable_variables)}
-        entries = self.network.layout.entries
-        named = {
-            entries[place[id(layer.trainable_variables[0])]].layer: layer
-            for layer in base.layers
-            if layer.trainable_variables
-        }
-        # A cut model has nodes of its own: a layer's `output` may belong to the whole.
-        graph = base._functional if isinstance(base, keras.Sequential) else base
-        nodes = [node for level in graph._nodes_by_depth.values() for node in level]
-        outputs = {id(node.operation): node.outputs[0] for node in nodes}
-        part = keras.Model(base.inputs, [outputs[id(layer)] for layer in named.values()])
-        chosen = [place[id(variable)] for variable in part.trainable_variables]
+        names, part = self.network.activations(self.federation.train_features is not None)
+        tensors = self.training.forward.tensors
+        places = {entry.path: place for place, entry in enumerate(self.network.layout.entries)}
 
         def run(weights: Any, x: Any) -> Any:
-            tensors = forward.tensors(weights)
-            fixed = [variable.value for variable in part.non_trainable_variables]
-            values = part.stateless_call([tensors[number] for number in chosen], fixed, x, training=False)[0]
+            whole = tensors(weights)
+            values = part.call(lambda entry: whole[places[entry.path]], x)[0]
             return values if isinstance(values, list) else [values]
 
-        return list(named), tf.function(run, autograph=False)
+        return names, tf.function(run, autograph=False)
 
     def initial_weights(self) -> np.ndarray:
         return read(self.network.model)
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What a probe's client half may look at."""
+def workbench(experiment: str, progress: Progress | None = None) -> Workbench:
+    """The workbench of an experiment (as JSON), from this process's cache or built now.
 
-    bench: Workbench
-    task: ClientTask
-    trained: Trained
-    x: Any
-    y: np.ndarray
-
-    def gradient(self, weights: np.ndarray, rows: Any = None) -> np.ndarray:
-        """The gradient of the mean cross-entropy over the client's data, or some rows of it, without dropout."""
-        x, y = (self.x, self.y) if rows is None else (tf.gather(self.x, rows), self.y[rows])
-        return self.bench.gradient(weights, x, y)
-
-
-def workbench(experiment: str, progress: acceleration.Progress | None = None) -> Workbench:
-    """The workbench of an experiment (as JSON), from this process's cache or built now."""
-    return _workbenches(experiment, _Uncompared(progress))
+    A model, algorithm, ... that was edited and run again in a notebook is another one, and so is its workbench.
+    """
+    return _workbenches(experiment, config.found_by(json.loads(experiment)), _Uncompared(progress))
 
 
 def forget() -> None:
@@ -139,36 +117,45 @@ class _Uncompared:
 
 
 @lru_cache(maxsize=4)
-def _workbenches(experiment_json: str, progress: _Uncompared) -> Workbench:
+def _workbenches(experiment_json: str, found: tuple[Any, ...], progress: _Uncompared) -> Workbench:
     experiment = config.resolve(json.loads(experiment_json))
     runtime = experiment.runtime
     device = devices.configure(runtime.threads, runtime.device)
     devices.keep_memory()
-    share = experiment.evaluation.held_out
-    dataset = datasets.load(experiment.dataset, runtime.data_dir, with_test=not share)
-    network = models.build(
-        experiment.model,
-        dataset.input_shape,
-        dataset.num_classes,
-        seeding.seed(experiment.seed, "initialisation"),
-        runtime.data_dir,
-        getattr(experiment.dataset, "preprocess", "auto"),
-    )
+    chosen = setting.of(experiment)
+    network = chosen.network
     on_features = network.prefix is not None and runtime.cache_features
-    train = acceleration.features(network, dataset.x_train, progress.value) if on_features else None
-    if share:
-        rows = datasets.held_out_rows(dataset.y_train, share)
-        dataset = dataset.held_out(*rows)
-        train, test = (train[rows[0]], train[rows[1]]) if train is not None else (None, None)
-    else:
-        test = acceleration.features(network, dataset.x_test, progress.value) if on_features else None
-    split = partition.split(dataset.y_train, experiment.partition)
-    federation = Federation(dataset, split, network.preprocess, train, test)
+    federation = chosen.federation(experiment.partition, on_features, progress.value)
     algorithm = algorithms.create(experiment)
     jit = use_jit(runtime.jit, device, network)
-    forward = Forward(network, on_features, runtime.accelerate and not jit)
+    forward = _checked(network, federation, on_features, runtime.accelerate and not jit)
     training = LocalTraining(forward, algorithm, experiment.training, device, jit)
     return Workbench(experiment, network, federation, algorithm, training, device)
+
+
+def _checked(network: Network, federation: Federation, on_features: bool, accelerate: bool) -> Forward:
+    """The network as a function, if it gives what the model gives on a few inputs; without rewrites otherwise.
+
+    Raises:
+        UserError: If even the plain function is another one.
+    """
+    rows = np.arange(min(FEW, len(federation.dataset.y_train)))
+    images = datasets.preprocess(federation.dataset.x_train[rows], network.preprocess)
+    wanted = network.model(images, training=False)
+    forward = Forward(network, on_features, accelerate)
+    apart = mismatch(wanted, forward(read(network.model), federation.train(rows)[0])[0].logits)
+    if apart <= TOLERANCE:
+        return forward
+    if forward.first is None:
+        raise UserError(
+            f"model.name: {network.model.name!r} as a function of its weights differs from the model itself by "
+            f"{apart:.1e} (relative); does a layer keep state outside its variables?"
+        )
+    warnings.warn(
+        f"the rewritten convolutions differ from {network.model.name!r} by {apart:.1e} (relative) and are not used",
+        stacklevel=2,
+    )
+    return _checked(network, federation, on_features, False)
 
 
 def use_jit(wish: Any, device: str, network: Network) -> bool:
@@ -187,8 +174,10 @@ def train_client(task: ClientTask) -> ClientResult:
     bench = workbench(task.experiment)
     x, y = bench.client(task.client_id)
     result, trained = bench.training.train(task, x, y, bench.experiment.seed)
-    measured = {probe.name: probe.client_measure(Measured(bench, task, trained, x, y)) for probe in task.probes}
-    return replace(result, probes=measured)
+    view = ClientView(
+        bench, bench.experiment, task.round_index, task.num_rounds, task.client_id, task.weights, trained, x, y
+    )
+    return replace(result, probes={probe.name: probe.client_measure(view) for probe in task.probes})
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from feddual.records.run_dir import atomic_write
+from figures.charts.describe import Chart
 
 
 def title(surface: Any, name: str = "") -> str:
@@ -66,8 +67,9 @@ def captions(shown: Mapping[str, Any], about: str = "") -> str:
     return "\n".join([*filter(None, [about]), *(f"{name}: {caption(one)}" for name, one in shown.items())])
 
 
-def save(figure: Any, path: Path, text: str, dpi: int = 150) -> Path:
-    """Write a matplotlib figure, and its caption beside it as text."""
+def save(shown: Any, path: Path, text: str, dpi: int = 150) -> Path:
+    """Write a chart or a matplotlib figure, and its caption beside it as text."""
+    figure = shown.matplotlib() if isinstance(shown, Chart) else shown
     figure.savefig(path, dpi=dpi)
     atomic_write(path.with_suffix(".txt"), f"{text}\n".encode())
     return path

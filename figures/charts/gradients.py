@@ -1,65 +1,65 @@
-"""Pictures of per-layer gradient norms, with matplotlib. Frames come from `GradientNormProbe.read`."""
+"""Charts of per-layer gradient norms. Frames come from `GradientNormProbe.read`; every function returns a `Chart`."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.patches import Rectangle
-from matplotlib.ticker import LogLocator, ScalarFormatter
 
 from diagnostics import gradients
+from figures.charts.describe import Bars, Chart, Heat, Line, Panel, Points
+from figures.charts.scale import Scale
+from figures.charts.style import COLOURS, FAINT, Look, look
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
     Runs = Mapping[str, Sequence[pd.DataFrame]]  # label -> the frames of its seeds
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito's
-DASHES = ("solid", "dashed", "dotted", "dashdot")
-
-
-def _subplots(*args: Any, **kwargs: Any) -> "tuple[Figure, Any]":
-    """A figure that pyplot forgets at once: a notebook would show it twice otherwise."""
-    figure, axes = plt.subplots(*args, **kwargs)
-    plt.close(figure)
-    return figure, axes
+UNITS = {
+    "raw": "norm",
+    "rms": "norm / √size",
+    "relative": "norm / weight norm",
+    "scale_free": "norm × weight norm",
+    "share": "share of squared norm",
+}
+PROFILE = "ratio to IID"
 
 
 def axis_label(name: str, normalisation: str) -> str:
     """What the axis shows, in words."""
     chosen = gradients.definition(name)
-    units = {
-        "raw": "norm",
-        "rms": "norm / √size",
-        "relative": "norm / weight norm",
-        "scale_free": "norm × weight norm",
-        "share": "share of squared norm",
-    }
-    return f"{chosen.letter}: {chosen.name.replace('_', ' ')}" + (f"\n{units[normalisation]}" if chosen.is_norm else "")
+    return f"{chosen.letter}: {chosen.name.replace('_', ' ')}" + (f"\n{UNITS[normalisation]}" if chosen.is_norm else "")
 
 
-def lines(runs: "Runs", name: str = "A", normalisation: str = "rms", title: str = "") -> "Figure":
-    """Small multiples by layer: the quantity over rounds for each label, mean and range of the seeds."""
-    layers = list(gradients.per_round(next(iter(runs.values()))[0], name, normalisation).columns)
-    figure, axes = _subplots(
-        1, len(layers), figsize=(2.1 * len(layers) + 0.6, 2.7), sharey=True, squeeze=False, layout="constrained"
-    )
-    for number, (label, frames) in enumerate(runs.items()):
-        middle, low, high = gradients.bands(frames, name, normalisation)
-        for axis, layer, column in zip(axes[0], layers, range(len(layers)), strict=True):
-            colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
-            axis.plot(middle.index, middle[layer], color=colour, linestyle=dash, label=label, linewidth=1.4)
-            if len(frames) > 1:
-                axis.fill_between(middle.index, low[:, column], high[:, column], color=colour, alpha=0.2, linewidth=0)
-    for axis, layer in zip(axes[0], layers, strict=True):
-        axis.set(title=layer, yscale="log", xlabel="round")
-        axis.grid(alpha=0.3)
-    axes[0, 0].set_ylabel(axis_label(name, normalisation))
-    axes[0, -1].legend(frameon=False, fontsize=8)
-    figure.suptitle(title, fontsize=10)
-    return figure
+def lines(runs: "Runs", name: str = "A", normalisation: str = "rms", title: str = "") -> Chart:
+    """Small multiples by layer: the quantity over rounds for each label, mean and range of the seeds.
+
+    Args:
+        runs: By label, a frame per seed.
+        name: Of the definition, or its letter.
+        normalisation: One of raw, rms, relative, scale_free, share.
+        title: Above all.
+
+    Returns:
+        A panel per layer.
+    """
+    parts = {label: gradients.bands(frames, name, normalisation) for label, frames in runs.items()}
+    layers = list(next(iter(parts.values()))[0].columns)
+    panels = []
+    for column, layer in enumerate(layers):
+        drawn = []
+        for number, (label, (middle, low, high)) in enumerate(parts.items()):
+            edges = (low[:, column], high[:, column]) if len(runs[label]) > 1 else ()
+            drawn.append(Line(look(number, label), middle.index.to_numpy(), middle[layer].to_numpy(), *edges))
+        panels.append(Panel(layer, "round", axis_label(name, normalisation), drawn, y_scale="log"))
+    return Chart(panels, len(layers), title, 2.5, share_y=True, width=2.1 * len(layers) + 0.8)
+
+
+def _by_round(table: "pd.DataFrame", scale: Scale, title: str, hatched: np.ndarray | None = None) -> Panel:
+    """Layers down, rounds to the right."""
+    heat = Heat(table.to_numpy(), scale, hatched=hatched)
+    return Panel(title, "round", "", [heat], x_names=list(map(str, table.columns)), y_names=list(table.index))
 
 
 def ratio_heatmap(
@@ -69,143 +69,148 @@ def ratio_heatmap(
     normalisation: str = "rms",
     limit: float | None = None,
     title: str = "",
-) -> "Figure":
-    """Layer by round: log2 of other / base. Hatched where the seeds do not agree which is larger."""
+) -> Chart:
+    """Layer by round: log2 of other / base. Hatched where the seeds do not agree which is larger.
+
+    Args:
+        base: A frame per seed.
+        other: As many.
+        name: Of the definition, or its letter.
+        normalisation: As for `lines`.
+        limit: The largest logarithm to draw; by default the largest there is.
+        title: Above it.
+
+    Returns:
+        One panel.
+    """
     middle, agreed = gradients.log_ratios(base, other, name, normalisation)
     limit = limit or float(np.nanmax(np.abs(middle.to_numpy()))) or 1.0
-    figure, axis = _subplots(figsize=(6.4, 0.42 * len(middle) + 1.5), layout="constrained")
-    edges = np.arange(middle.shape[1] + 1), np.arange(middle.shape[0] + 1)
-    image = axis.pcolormesh(*edges, middle.to_numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit)
-    if len(base) > 1 and not agreed.all():
-        for row, column in np.argwhere(~agreed):
-            cell = Rectangle((column, row), 1, 1, fill=False, hatch="////", edgecolor="#555555", linewidth=0)
-            axis.add_patch(cell)
-    axis.set_yticks(np.arange(len(middle)) + 0.5, middle.index)
-    axis.invert_yaxis()
-    step = max(1, middle.shape[1] // 9)
-    axis.set_xticks(np.arange(0, middle.shape[1], step) + 0.5, middle.columns[::step])
-    axis.set(xlabel="round", title=title)
-    figure.colorbar(image, label=f"log2 ratio\n{axis_label(name, normalisation)}")
-    return figure
+    scale = Scale(-limit, limit, label=f"log2 ratio\n{axis_label(name, normalisation)}", colours="RdBu_r")
+    hatched = ~agreed if len(base) > 1 else None
+    return Chart([_by_round(middle, scale, title, hatched)], 1, "", 0.42 * len(middle) + 1.3, width=6.4)
 
 
-def level_heatmaps(runs: "Runs", names: Sequence[str] = ("C", "E"), title: str = "") -> "Figure":
-    """Layer by round, a panel for each label and definition, one logarithmic colour scale per definition."""
-    from matplotlib.colors import LogNorm
+def level_heatmaps(runs: "Runs", names: Sequence[str] = ("C", "E"), title: str = "") -> Chart:
+    """Layer by round, a panel for each label and definition, one logarithmic colour scale per definition.
 
-    figure, axes = _subplots(
-        len(names), len(runs), figsize=(3.5 * len(runs) + 0.8, 2.1 * len(names) + 0.4), squeeze=False,
-        layout="constrained",
-    )  # fmt: skip
+    Args:
+        runs: By label, a frame per seed.
+        names: Of the definitions, or their letters.
+        title: Above all.
+
+    Returns:
+        A row of panels per definition.
+    """
+    panels = []
     for row, name in enumerate(names):
         tables = {label: gradients.bands(frames, name, "raw")[0].T for label, frames in runs.items()}
         values = np.concatenate([table.to_numpy().ravel() for table in tables.values()])
-        norm = LogNorm(np.nanmin(values), np.nanmax(values))
-        for column, (label, table) in enumerate(tables.items()):
-            axis = axes[row, column]
-            image = axis.pcolormesh(
-                np.arange(table.shape[1] + 1), np.arange(len(table) + 1), table.to_numpy(), cmap="viridis", norm=norm
-            )
-            axis.set_yticks(np.arange(len(table)) + 0.5, table.index)
-            axis.invert_yaxis()
-            step = max(1, table.shape[1] // 6)
-            axis.set_xticks(np.arange(0, table.shape[1], step) + 0.5, table.columns[::step])
-            axis.set(title=label if row == 0 else "", xlabel="round" if row == len(names) - 1 else "")
-        figure.colorbar(image, ax=axes[row].tolist(), label=axis_label(name, "raw"))
-    figure.suptitle(title, fontsize=10)
-    return figure
+        scale = Scale(float(np.nanmin(values)), float(np.nanmax(values)), log=True, label=axis_label(name, "raw"))
+        panels += [_by_round(table, scale, label if row == 0 else "") for label, table in tables.items()]
+    return Chart(panels, len(runs), title, 2.1, width=3.5 * len(runs) + 0.8)
 
 
-def _errors(rows: "pd.DataFrame") -> np.ndarray:
-    """Lengths of the error bars, below and above."""
-    return np.maximum([rows["ratio"] - rows["low"], rows["high"] - rows["ratio"]], 0)
+def _ratio_panel(title: str, label: str, marks: Sequence[Points], layers: Sequence[str]) -> Panel:
+    """A logarithmic axis, and a line where nothing differs."""
+    return Panel(title, "", label, marks, level=1, y_scale="log", x_names=layers)
 
 
-def _ratio_axis(axis: Any) -> None:
-    """A logarithmic axis with plain numbers, and a line where nothing differs."""
-    axis.set_yscale("log")
-    axis.yaxis.set_major_locator(LogLocator(10, (1, 2, 5)))
-    axis.yaxis.set_major_formatter(ScalarFormatter())
-    axis.yaxis.set_minor_formatter("")
-    axis.axhline(1, color="#888888", linewidth=0.8)
-    axis.grid(alpha=0.3, axis="y", which="both")
+def _intervals(rows: "pd.DataFrame", style: Look, shift: float = 0.0, joined: bool = False) -> Points:
+    ratio, low, high = (rows[column].to_numpy(float) for column in ("ratio", "low", "high"))
+    return Points(style, np.arange(len(rows)) + shift, ratio, low, high, joined)
 
 
-def depth_profile(tables: "Mapping[str, pd.DataFrame]", name: str, title: str = "") -> "Figure":
-    """Layers from input to output against the ratio of `gradients.ratios`, a line for each label."""
-    figure, axis = _subplots(figsize=(5.4, 3.2), layout="constrained")
+def depth_profile(tables: "Mapping[str, pd.DataFrame]", name: str, title: str = "") -> Chart:
+    """Layers from input to output against the ratio of `gradients.ratios`, a line for each label.
+
+    Args:
+        tables: By label.
+        name: Of the definition, or its letter.
+        title: Above it.
+
+    Returns:
+        One panel.
+    """
+    marks, layers = [], []
     for number, (label, table) in enumerate(tables.items()):
         rows = table[table["definition"] == gradients.definition(name).name]
-        places = np.arange(len(rows)) + 0.08 * (number - (len(tables) - 1) / 2)
-        axis.errorbar(places, rows["ratio"], _errors(rows), fmt="o-", color=COLOURS[number % len(COLOURS)], label=label,
-                      markersize=4, capsize=3, linewidth=1.2)  # fmt: skip
-        axis.set_xticks(np.arange(len(rows)), rows["layer"], rotation=20)
-    _ratio_axis(axis)
-    axis.set(ylabel="ratio to IID", title=title)
-    axis.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-    return figure
+        layers = list(rows["layer"])
+        marks.append(_intervals(rows, look(number, label), 0.08 * (number - (len(tables) - 1) / 2), joined=True))
+    return Chart([_ratio_panel(title, PROFILE, marks, layers)], 1, panel_height=3.0, width=6.0)
 
 
-def client_strips(runs: "Runs", name: str = "A", normalisation: str = "rms", rounds: Sequence[int] = ()) -> "Figure":
-    """Every client's value, by layer, at some rounds: how far clients lie apart, not only their mean."""
-    chosen = gradients.definition(name)
+def client_strips(runs: "Runs", name: str = "A", normalisation: str = "rms", rounds: Sequence[int] = ()) -> Chart:
+    """Every client's value, by layer, round by round: how far clients lie apart, not only their mean.
+
+    Args:
+        runs: By label, a frame per seed; the first seed is drawn.
+        name: Of the definition, or its letter.
+        normalisation: As for `lines`.
+        rounds: By default all measured ones.
+
+    Returns:
+        A film: a panel per round, four of them on paper.
+    """
     tables = {}
     for label, frames in runs.items():
         frame = frames[0]
-        mine = frame[(frame["definition"] == chosen.name) & (frame["normalisation"] == normalisation)]
-        tables[label] = mine[mine["client"].notna()]
-    there = sorted(set.intersection(*(set(table["round"]) for table in tables.values())))
-    picked = list(rounds) or [there[int(place)] for place in np.linspace(0, len(there) - 1, min(4, len(there)))]
+        mine = frame["definition"] == gradients.definition(name).name
+        tables[label] = frame[mine & (frame["normalisation"] == normalisation) & frame["client"].notna()]
+    picked = list(rounds) or sorted(set.intersection(*(set(table["round"]) for table in tables.values())))
     layers = list(dict.fromkeys(next(iter(tables.values()))["layer"]))
-    figure, axes = _subplots(
-        1, len(picked), figsize=(2.5 * len(picked) + 0.6, 2.8), sharey=True, squeeze=False, layout="constrained"
-    )
-    for axis, index in zip(axes[0], picked, strict=True):
+    panels = []
+    for index in picked:
+        marks = []
         for number, (label, table) in enumerate(tables.items()):
             rows = table[table["round"] == index]
-            shift = 0.3 * (number - (len(tables) - 1) / 2)
-            places = rows["layer"].map(layers.index) + shift + 0.1 * np.random.default_rng(0).uniform(-1, 1, len(rows))
-            axis.plot(places, rows["value"], "o", markersize=3, alpha=0.6, color=COLOURS[number], label=label)
-        axis.set_xticks(range(len(layers)), layers, rotation=35 if len(layers) <= 5 else 90)
-        axis.set(title=f"round {index}", yscale="log")
-        axis.grid(alpha=0.3, axis="y")
-    axes[0, 0].set_ylabel(axis_label(name, normalisation))
-    axes[0, -1].legend(frameon=False, fontsize=8)
-    return figure
+            shift = 0.3 * (number - (len(tables) - 1) / 2) + 0.1 * np.random.default_rng(0).uniform(-1, 1, len(rows))
+            places = rows["layer"].map(layers.index).to_numpy(float) + shift
+            told = [f"{layer}, client {client}" for layer, client in zip(rows["layer"], rows["client"], strict=True)]
+            style = Look(label, COLOURS[number % len(COLOURS)], width=0.6)
+            marks.append(Points(style, places, rows["value"].to_numpy(float), told=told))
+        words = axis_label(name, normalisation)
+        panels.append(Panel(f"round {index}", "", words, marks, y_scale="log", x_names=layers))
+    columns = min(4, len(panels))
+    return Chart(panels, columns, panel_height=2.8, share_y=True, width=2.5 * columns + 0.6, film=True)
 
 
-def sensitivity(table: "pd.DataFrame", title: str = "") -> "Figure":
-    """The same runs under several definitions: the ratio by layer with its interval."""
-    names = list(dict.fromkeys(table["definition"]))
-    figure, axes = _subplots(
-        1, len(names), figsize=(1.75 * len(names) + 1.0, 2.9), sharey=True, squeeze=False, layout="constrained"
-    )
+def sensitivity(table: "pd.DataFrame", title: str = "") -> Chart:
+    """The same runs under several definitions: the ratio by layer with its interval.
+
+    Args:
+        table: Of `gradients.ratios`.
+        title: Above all.
+
+    Returns:
+        A panel per definition; grey where the interval holds 1.
+    """
     layers = list(dict.fromkeys(table["layer"]))
-    for axis, name in zip(axes[0], names, strict=True):
-        rows = table[table["definition"] == name].set_index("layer").reindex(layers)
-        errors = _errors(rows)
-        for place, (low, high) in enumerate(zip(rows["low"], rows["high"], strict=True)):
-            colour = COLOURS[1] if low > 1 else COLOURS[0] if high < 1 else "#888888"
-            axis.errorbar(place, rows["ratio"].iloc[place], errors[:, place : place + 1], fmt="o", color=colour,
-                          markersize=5, capsize=3)  # fmt: skip
-        _ratio_axis(axis)
-        axis.set_xticks(range(len(layers)), layers, rotation=60, fontsize=7)
+    panels = []
+    for name in dict.fromkeys(table["definition"]):
+        rows = table[table["definition"] == name].set_index("layer").reindex(layers).reset_index()
+        sides = {COLOURS[1]: rows["low"] > 1, COLOURS[0]: rows["high"] < 1}
+        sides[FAINT] = ~(sides[COLOURS[0]] | sides[COLOURS[1]])
+        marks = []
+        for colour, here in sides.items():
+            shown = rows.assign(**{column: rows[column].where(here) for column in ("ratio", "low", "high")})
+            if here.any():
+                marks.append(_intervals(shown, Look("", colour)))
         letter = gradients.definition(name).letter
-        axis.set_title(f"{letter}\n{name.replace('_', ' ')}", fontsize=8)
-    axes[0, 0].set_ylabel("ratio non-IID / IID")
-    figure.suptitle(title, fontsize=10)
-    return figure
+        panels.append(_ratio_panel(letter, "ratio non-IID / IID", marks, layers))
+        panels[-1] = replace(panels[-1], note=name.replace("_", " "))
+    return Chart(panels, len(panels), title, 2.8, share_y=True, width=1.75 * len(panels) + 1.0)
 
 
-def overhead(percent: Mapping[str, float], title: str = "") -> "Figure":
-    """What measuring costs: percent of a round's time, for by-products and for each scheduled definition."""
-    figure, axis = _subplots(figsize=(5.4, 0.36 * len(percent) + 0.9), layout="constrained")
-    places = np.arange(len(percent))
-    axis.barh(places, list(percent.values()), color=COLOURS[0])
-    for place, value in zip(places, percent.values(), strict=True):
-        axis.text(max(value, 0), place, f" {value:.1f} %", va="center", fontsize=8)
-    axis.set_yticks(places, list(percent))
-    axis.invert_yaxis()
-    axis.margins(x=0.15)
-    axis.set(xlabel="% of a round in which it is measured", title=title)
-    return figure
+def overhead(percent: Mapping[str, float], title: str = "") -> Chart:
+    """What measuring costs: percent of a round's time, for by-products and for each scheduled definition.
+
+    Args:
+        percent: By name.
+        title: Above it.
+
+    Returns:
+        One panel.
+    """
+    bars = Bars([Look(name, COLOURS[0]) for name in percent], {"": list(percent.values())}, text="{:.1f} %")
+    panel = Panel(title, "% of a round in which it is measured", "", [bars])
+    return Chart([panel], 1, panel_height=0.36 * len(percent) + 1.0, width=5.6, legend=())

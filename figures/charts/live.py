@@ -1,4 +1,4 @@
-"""A figure that follows the training in a notebook; elsewhere nothing is shown."""
+"""A chart that follows the training in a notebook; elsewhere nothing is shown."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +20,12 @@ def show(folder: Path, frame: "pd.DataFrame") -> None:
     from figures.charts import gradients
 
     best = next(item for item in ("client_at_global", "minibatch") if (frame["definition"] == item).any())
-    figure = gradients.lines({f"to round {frame['round'].max()}": [frame]}, best)
+    chart = gradients.lines({f"to round {frame['round'].max()}": [frame]}, best)
     place = (shell, shell.execution_count, folder)
     if place in _shown:
-        _shown[place].update(figure)
+        _shown[place].update(chart)
     else:
-        _shown[place] = display(figure, display_id=True)  # type: ignore[no-untyped-call]
+        _shown[place] = display(chart, display_id=True)  # type: ignore[no-untyped-call]
 
 
 _shown: dict[Any, Any] = {}

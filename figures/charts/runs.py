@@ -1,20 +1,18 @@
-"""Pictures of runs, with matplotlib: curves over rounds, bytes or seconds, seeds as points, who holds what."""
+"""Charts of runs: curves over rounds, bytes or seconds, seeds as points, who holds what."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.colors import LogNorm
 
 from feddual.errors import UserError
-from figures.charts import gradients
+from figures.charts.describe import Chart, Heat, Line, Panel, Points
+from figures.charts.scale import Scale
+from figures.charts.style import COLOURS, Look, look
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
-COLOURS = (*gradients.COLOURS, "#222222", "#882255", "#999999")  # nine algorithms, nine colours
 AGAINST = {"round": "communication round", "megabytes": "sent up and down so far (MB)", "seconds": "seconds so far"}
 
 
@@ -30,70 +28,71 @@ def progress(run: Any, column: str, against: str = "round") -> "pd.Series":
     return table[column].dropna()
 
 
-def curves(runs: Mapping[str, Any], column: str = "accuracy", against: str = "round") -> "Figure":
+def curves(runs: Mapping[str, Any], column: str = "accuracy", against: str = "round") -> Chart:
     """A line per label: the mean over its runs (one, or a list with one per seed) and the range they span.
 
     Args:
         runs: A run or a list of runs by label.
         column: Of `run.metrics`.
         against: round, megabytes or seconds.
+
+    Returns:
+        One panel.
     """
-    figure, axis = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
-    plt.close(figure)
+    marks = []
     for number, (label, one) in enumerate(runs.items()):
         series = [progress(run, column, against) for run in _several(one)]
         values = np.stack([item.to_numpy() for item in series])
         places = np.stack([item.index.to_numpy(float) for item in series]).mean(0)
-        colour, dash = COLOURS[number % len(COLOURS)], "solid" if number < len(COLOURS) else "dashed"
-        axis.plot(places, values.mean(0), color=colour, linestyle=dash, label=label, linewidth=1.6)
-        if len(values) > 1:
-            axis.fill_between(places, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
+        edges = (values.min(0), values.max(0)) if len(values) > 1 else ()
+        marks.append(Line(look(number, label), places, values.mean(0), *edges))
     seeds = max(len(_several(one)) for one in runs.values())
-    axis.set(xlabel=AGAINST[against], ylabel=column.replace("_", " "))
-    axis.set_title(f"mean and range of {seeds} seeds" if seeds > 1 else "one seed", fontsize=9)
-    axis.grid(alpha=0.3)
-    axis.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-    return figure
+    note = f"mean and range of {seeds} seeds" if seeds > 1 else "one seed"
+    panel = Panel("", AGAINST[against], column.replace("_", " "), marks, note=note)
+    return Chart([panel], 1, panel_height=3.3, width=7.0)
 
 
-def seeds(runs: Mapping[str, Any], quantity: str = "accuracy") -> "Figure":
-    """A row per label: each seed's number of `run.summary()` as a point, their mean as a bar."""
-    figure, axis = plt.subplots(figsize=(6.4, 0.36 * len(runs) + 0.9), layout="constrained")
-    plt.close(figure)
+def seeds(runs: Mapping[str, Any], quantity: str = "accuracy") -> Chart:
+    """A row per label: each seed's number of `run.summary()` as a point, their mean as a bar.
+
+    Args:
+        runs: A run or a list of runs by label.
+        quantity: Of `run.summary()`.
+
+    Returns:
+        One panel, the largest mean on top.
+    """
     values = {label: [run.summary()[quantity] for run in _several(one)] for label, one in runs.items()}
-    order = sorted(values, key=lambda label: float(np.mean(values[label])))
+    order = sorted(values, key=lambda label: -float(np.mean(values[label])))
+    marks = []
     for place, label in enumerate(order):
-        axis.plot(values[label], [place] * len(values[label]), "o", color=COLOURS[0], alpha=0.6, markersize=5)
-        axis.plot(np.mean(values[label]), place, "|", color=COLOURS[1], markersize=16, markeredgewidth=2.5)
-    axis.set_yticks(range(len(order)), order)
-    axis.set(xlabel=quantity, ylim=(-0.6, len(order) - 0.4))
-    axis.grid(alpha=0.3, axis="x")
-    return figure
+        mine = np.array(values[label], float)
+        marks.append(Points(Look("seeds", COLOURS[0]), mine, np.full(len(mine), place)))
+        marks.append(
+            Points(Look("their mean", COLOURS[1], "|", width=2.5), mine.mean(keepdims=True), np.full(1, place))
+        )
+    panel = Panel("", quantity, "", marks, y_names=order)
+    return Chart([panel], 1, panel_height=0.36 * len(runs) + 0.9, width=6.4)
 
 
-def label_maps(federations: Mapping[str, Any], class_names: Sequence[str] = (), clients: int = 50) -> "Figure":
+def label_maps(federations: Mapping[str, Any], class_names: Sequence[str] = (), clients: int = 50) -> Chart:
     """Who holds what: examples of each class (down) at each client (right), on one logarithmic scale.
 
     Args:
         federations: Counts of shape (clients, classes) by label, such as `run.histograms`.
         class_names: Of the classes.
         clients: The first so many are drawn.
+
+    Returns:
+        A panel per label.
     """
     counts = {label: np.asarray(one)[:clients].T for label, one in federations.items()}
-    norm = LogNorm(1, max(one.max() for one in counts.values()))
-    figure, axes = plt.subplots(
-        1, len(counts), figsize=(4.6 * len(counts) + 1.2, 2.9), squeeze=False, sharey=True, layout="constrained"
-    )
-    plt.close(figure)
-    for axis, (label, one) in zip(axes[0], counts.items(), strict=True):
-        image = axis.imshow(np.ma.masked_equal(one, 0), aspect="auto", cmap="viridis", norm=norm, origin="lower")
-        axis.set(title=label, xlabel="client")
-    if class_names:
-        axes[0, 0].set_yticks(range(len(class_names)), class_names, fontsize=8)
-    else:
-        axes[0, 0].set_ylabel("class")
-    figure.colorbar(image, ax=axes[0].tolist(), label="examples")
-    return figure
+    scale = Scale(1.0, float(max(one.max() for one in counts.values())), log=True, label="examples")
+    panels = [
+        Panel(label, "client", "" if class_names else "class", [Heat(one, scale)], y_names=class_names)
+        for label, one in counts.items()
+    ]
+    return Chart(panels, len(panels), panel_height=3.0, share_y=True, width=4.6 * len(panels) + 1.4)
 
 
 def _several(one: Any) -> list[Any]:

@@ -1,138 +1,230 @@
-"""Charts with matplotlib, without its global state."""
+"""Charts with matplotlib."""
 
 import io
-from collections.abc import Sequence
-from itertools import zip_longest
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.colors import LogNorm
+from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from feddual.records.run_dir import atomic_write
-from figures.charts.describe import Bars, Chart, Heat, Line, Panel
-from figures.charts.style import FAINT, INK, LEGEND_COLUMNS, MATPLOTLIB, PAGE_WIDTH, Look, paler
+from figures.charts.describe import Bars, Chart, Contour, Heat, Line, Mark, Panel, Points, Surface3D
+from figures.charts.scale import Scale
+from figures.charts.style import FAINT, INK, LEGEND_COLUMNS, MATPLOTLIB, Look, paler
 
 # Without dates and versions the same numbers give the same file.
 METADATA: dict[str, dict[str, Any]] = {"png": {"Software": None}, "pdf": {"CreationDate": None}}
+CAMERA = {"elev": 32, "azim": -58}  # the same view as plotly's
+LETTER = 0.068  # inches of a letter beside an axis
+THIN_MARKERS = "+|"  # strokes without an inside
 
 
-def render(chart: Chart) -> dict[str, bytes]:
-    """The chart's bytes by file format."""
+def figure(chart: Chart) -> Figure:
+    """The chart as a figure that pyplot forgets at once: a notebook would show it twice otherwise."""
+    from matplotlib import pyplot  # also teaches a notebook to show figures
+
     with matplotlib.rc_context(MATPLOTLIB):
-        return figure_bytes(_figure(chart))
+        made = _draw(chart, pyplot.figure)
+        pyplot.close(made)
+        made.draw_without_rendering()  # ticks are made in the style that holds while they are first drawn
+    return made
 
 
-def figure_bytes(figure: Figure, formats: Sequence[str] = tuple(METADATA)) -> dict[str, bytes]:
-    """A figure's bytes by file format: the same figure gives the same bytes."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # laid out once, for all formats
-    files = {}
-    for suffix in formats:
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=suffix, metadata=METADATA[suffix])
-        files[suffix] = buffer.getvalue()
+def render(chart: Chart, formats: Sequence[str] = tuple(METADATA), dpi: int | None = None) -> dict[str, bytes]:
+    """The chart's bytes by file format: the same chart gives the same bytes."""
+    files: dict[str, bytes] = {}
+    if not formats:
+        return files
+    with matplotlib.rc_context(MATPLOTLIB):
+        made = _draw(chart, Figure)
+        made.draw_without_rendering()
+        made.set_layout_engine("none")  # laid out once, for all formats
+        for kind in formats:
+            buffer = io.BytesIO()
+            made.savefig(buffer, format=kind, metadata=METADATA[kind], **({"dpi": dpi} if dpi else {}))
+            files[kind] = buffer.getvalue()
     return files
 
 
-def save_figure(figure: Figure, name: str, out: Path, formats: Sequence[str] = tuple(METADATA)) -> list[Path]:
-    """Write NAME.png and NAME.pdf, or one of them, of any figure, and let it go."""
-    from matplotlib import pyplot
+def gif(chart: Chart, path: Any) -> None:
+    """The panels one after the other, on one scale."""
+    from matplotlib.animation import FuncAnimation, PillowWriter
 
-    files = {out / f"{name}.{suffix}": data for suffix, data in figure_bytes(figure, formats).items()}
-    for path, data in files.items():
-        atomic_write(path, data)
-    pyplot.close(figure)
-    return list(files)
+    with matplotlib.rc_context(MATPLOTLIB):
+        single = Chart(chart.panels[:1], columns=1, panel_height=chart.panel_height, width=chart.width)
+        made = _draw(single, Figure)
+        ax, norms = made.axes[0], _norms(chart)
+
+        def frame(number: int) -> list[Any]:
+            ax.clear()
+            _panel(ax, chart.panels[number], chart.width, norms)
+            return []
+
+        moving = FuncAnimation(made, frame, frames=len(chart.panels), init_func=lambda: [])
+        moving.save(path, writer=PillowWriter(fps=2), dpi=90)
 
 
-def _figure(chart: Chart) -> Figure:
-    legend = [_handle(look) for look in chart.legend] + _bar_handles(chart)
-    columns = max(1, min(len(legend), LEGEND_COLUMNS))
-    extra = 0.22 * -(-len(legend) // columns) + (0.25 if chart.caption else 0)
-    figure = Figure(
-        figsize=(PAGE_WIDTH, chart.panel_height * chart.rows + extra),
-        layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06),
+def _draw(chart: Chart, make: Callable[..., Figure]) -> Figure:
+    panels = list(chart.panels)
+    if chart.film and len(panels) > chart.columns:
+        panels = [panels[int(place)] for place in np.linspace(0, len(panels) - 1, chart.columns)]
+    rows, columns = -(-len(panels) // chart.columns), min(chart.columns, len(panels))
+    handles = _handles(chart) + _bar_handles(chart)
+    legend_columns = max(1, min(len(handles), LEGEND_COLUMNS, int(chart.width / 1.6)))
+    lines = chart.caption.count("\n") + 1 if chart.caption else 0
+    extra = 0.22 * -(-len(handles) // legend_columns) + (0.1 + 0.15 * lines if lines else 0)
+    made = make(
+        figsize=(chart.width, chart.panel_height * rows + extra), layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06)
     )
-    axes = figure.subplots(chart.rows, chart.columns, squeeze=False, sharey=chart.share_y).ravel()
-    images = []
-    for position, (ax, panel) in enumerate(zip_longest(axes, chart.panels)):
-        if panel is None:
-            ax.set_axis_off()
-        else:
-            images.append(_panel(ax, panel))
-            if chart.share_y and position % chart.columns:
-                ax.set_ylabel("")
-                ax.tick_params(labelleft=False)
-            if chart.is_labelled_below(position):
-                ax.set_xlabel("")
-    image = next((image for image in images if image is not None), None)
-    if image is not None:
-        heat = next(mark for panel in chart.panels for mark in panel.marks if isinstance(mark, Heat))
-        bar = figure.colorbar(image, ax=list(axes), shrink=0.85, pad=0.01, label=heat.label)
-        bar.outline.set_visible(False)
+    norms, axes, first = _norms(chart), [], None
+    for position, panel in enumerate(panels):
+        shared = first if chart.share_y else None
+        ax = made.add_subplot(rows, columns, position + 1, projection="3d" if panel.deep else None, sharey=shared)
+        first = first or ax
+        _panel(ax, panel, chart.width / columns, norms)
+        if chart.share_y and position % columns:
+            ax.set_ylabel("")
+            ax.tick_params(labelleft=False)
+        if chart.is_labelled_below(position) and not chart.film:
+            ax.set_xlabel("")
+        axes.append(ax)
+    for scale, places in chart.scales:
+        beside = [axes[place] for place in places if place < len(axes) and not panels[place].deep]
+        if beside:
+            _colour_bar(made, scale, norms[scale], beside)
     if chart.caption:
-        figure.suptitle(chart.caption, fontsize=8.5, color=FAINT, x=0.012, ha="left")
-    if legend:
-        figure.legend(handles=legend, loc="outside lower center", ncols=columns, handlelength=2.6)
-    return figure
+        made.suptitle(chart.caption, fontsize=8.5, color=FAINT, x=0.012, ha="left")
+    if handles:
+        made.legend(handles=handles, loc="outside lower center", ncols=legend_columns, handlelength=2.6)
+    return made
 
 
-def _panel(ax: Any, panel: Panel) -> Any:
-    """Draw one panel; returns the image when it is one."""
-    ax.set_title(panel.title, loc="left", pad=16 if panel.note else 6)
+def _norms(chart: Chart) -> dict[Scale, Normalize]:
+    scales = {panel.scale for panel in chart.panels if panel.scale is not None}
+    return {scale: (LogNorm if scale.log else Normalize)(scale.low, scale.high) for scale in scales}
+
+
+def _colour_map(scale: Scale) -> Any:
+    if isinstance(scale.colours, str):
+        return scale.colours
+    return LinearSegmentedColormap.from_list("own", scale.colours)
+
+
+def _colour_bar(made: Figure, scale: Scale, norm: Normalize, axes: list[Any]) -> None:
+    drawn = matplotlib.cm.ScalarMappable(norm, _colour_map(scale))
+    bar = made.colorbar(drawn, ax=axes, shrink=0.85, pad=0.015, label=scale.told)
+    where, labels = scale.ticks()
+    bar.set_ticks((10**where if scale.log else where).tolist(), labels=labels)
+    bar.minorticks_off()
+    bar.outline.set_visible(False)  # type: ignore[operator]
+
+
+# --- a panel ----------------------------------------------------------------------------------------------------------
+
+
+def _panel(ax: Any, panel: Panel, width: float, norms: dict[Scale, Normalize]) -> None:
+    """Draw one panel, so many inches wide."""
+    lines = panel.note.count("\n") + 1 if panel.note else 0
+    ax.set_title(panel.title, loc="left", pad=6 + 10 * lines)
     if panel.note:
-        ax.text(0, 1.02, panel.note, transform=ax.transAxes, fontsize=7.5, color=FAINT, va="bottom").set_in_layout(
-            False
+        note = ax.annotate(
+            panel.note, (0, 1), (0, 3), "axes fraction", "offset points", fontsize=7.5, color=FAINT, va="bottom"
         )
+        note.set_in_layout(False)
     ax.set_xlabel(panel.x_label)
     ax.set_ylabel(panel.y_label)
-    image = None
     for position, mark in enumerate(panel.marks):
-        if isinstance(mark, Line):
-            _line(ax, mark, position)
-        elif isinstance(mark, Bars):
-            _bars(ax, mark)
-        else:
-            image = _heat(ax, mark)
+        DRAWERS[type(mark)](ax, mark, panel, position, norms)
+    if panel.deep:
+        return
     if panel.level is not None:
         ax.axhline(panel.level, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+    if panel.upright is not None:
+        ax.axvline(panel.upright, color=FAINT, linewidth=0.8, linestyle=":", zorder=1)
     if not panel.marks:
         ax.text(0.5, 0.5, panel.empty, transform=ax.transAxes, ha="center", va="center", color=FAINT, fontsize=11)
         ax.tick_params(labelbottom=False, labelleft=False, length=0)
+    _axes(ax, panel, width)
+
+
+def _axes(ax: Any, panel: Panel, width: float) -> None:
+    if panel.y_scale == "log":
+        ax.set_yscale("log")
+        low, high = ax.get_ylim()
+        if high / low < 2000:  # plain numbers, as long as they fit
+            ax.yaxis.set_major_locator(LogLocator(10, (1, 2, 5) if high / low < 200 else (1,)))
+            ax.yaxis.set_major_formatter("{x:g}")
+            ax.yaxis.set_minor_formatter(NullFormatter())
+    elif panel.y_scale == "root":
+        ax.set_yscale("function", functions=(lambda v: np.sign(v) * np.sqrt(np.abs(v)), lambda v: np.sign(v) * v**2))
+    if panel.x_names:
+        count = len(panel.x_names)
+        step = max(1, count // 9) if all(name.isdigit() for name in panel.x_names) else 1
+        crowded = LETTER * sum(len(name) + 2 for name in panel.x_names[::step]) > width - 0.8
+        turn = {"rotation": 30 if count <= 5 else 90, "ha": "right" if count <= 5 else "center"} if crowded else {}
+        ax.set_xticks(range(0, count, step), list(panel.x_names[::step]), **turn)
+        ax.grid(axis="x", visible=False)
+    if panel.rows:
+        ax.set_yticks(range(len(panel.rows)), list(panel.rows))
+        ax.set_ylim(len(panel.rows) - 0.5, -0.5)
+        ax.tick_params(axis="y", length=0)
+        ax.grid(axis="y", visible=False)
     if panel.y_range:
         ax.set_ylim(*panel.y_range)
-    return image
+    if panel.square:
+        ax.set_box_aspect(1)
+        ax.xaxis.set_major_locator(MaxNLocator(4))  # labels of a narrow panel must not touch
 
 
-def _line(ax: Any, line: Line, position: int) -> None:
+# --- marks ------------------------------------------------------------------------------------------------------------
+
+
+def _line(ax: Any, line: Line, panel: Panel, position: int, norms: Any) -> None:
     look = line.look
-    width, alpha = (0.9, 0.7) if line.behind else (look.width, 0.95)
     if line.low is not None and line.high is not None:
-        ax.fill_between(
-            line.x, line.low, line.high, color=look.colour, alpha=0.12 if line.behind else 0.25, linewidth=0
-        )
+        alpha = 0.12 if line.behind else 0.25
+        ax.fill_between(line.x, line.low, line.high, color=look.colour, alpha=alpha, linewidth=0)
     step = max(len(line.x) // 8, 1)
     ax.plot(
-        line.x, line.y, color=look.colour, linestyle=look.dash, linewidth=width, alpha=alpha,
-        zorder=2 if line.behind else 2 + look.width,
-        marker=look.marker if line.marked else None, markersize=2.5 + 1.8 * look.width, markeredgewidth=0.4,
-        markeredgecolor="white",
+        line.x, line.y, color=look.colour, linestyle=look.dash, linewidth=look.width,
+        alpha=0.6 if line.behind else 0.95, zorder=2 if line.behind else 2 + look.width,
         markevery=((position * 2) % step, step),  # staggered, so that markers of close curves stay apart
+        **(_marker(look) if line.marked and not line.behind else {}),
     )  # fmt: skip
     ax.margins(x=0.02)
     ax.xaxis.set_major_locator(MaxNLocator(6))
 
 
-def _bars(ax: Any, bars: Bars) -> None:
-    """A group per look: a lane for each series, then one for the points."""
-    lanes = len(bars.series) + (bars.points is not None)
+def _marker(look: Look) -> dict[str, Any]:
+    """A marker with a white rim; crosses and strokes are all rim."""
+    if look.marker in THIN_MARKERS:
+        white = [withStroke(linewidth=look.width + 1.2, foreground="white")]
+        return {"marker": look.marker, "markersize": 9, "markeredgewidth": look.width, "path_effects": white}
+    size = 2.5 + 1.8 * look.width
+    return {"marker": look.marker, "markersize": size, "markeredgewidth": 0.4, "markeredgecolor": "white"}
+
+
+def _points(ax: Any, points: Points, panel: Panel, position: int, norms: Any) -> None:
+    look = points.look
+    style = {"color": look.colour, "linestyle": look.dash if points.joined else "none", "linewidth": look.width}
+    crowd = 0.6 if len(points.x) > 1 and not points.joined and points.low is None else 1.0
+    if points.low is not None and points.high is not None:
+        ends = np.maximum([points.y - points.low, points.high - points.y], 0)
+        ax.errorbar(points.x, points.y, ends, elinewidth=1.2, capsize=3, **style, **_marker(look))
+    else:
+        ax.plot(points.x, points.y, alpha=crowd, **style, **_marker(look))
+    ax.margins(x=0.04)
+
+
+def _bars(ax: Any, bars: Bars, panel: Panel, position: int, norms: Any) -> None:
+    """A row per look: a lane for each series, then one for the points; or one lane, with the series in turn."""
+    lanes = 1 if bars.stacked else len(bars.series) + (bars.points is not None)
     height = 0.84 / lanes
 
     def say(text: str, x: float, y: float, colour: str) -> None:
@@ -143,10 +235,14 @@ def _bars(ax: Any, bars: Bars) -> None:
     for place, look in enumerate(bars.looks):
         values = [series[place] for series in bars.series.values()]
         ys = place - 0.42 + (np.arange(lanes) + 0.5) * height
+        if bars.stacked:
+            parts = [value or 0.0 for value in values]
+            ax.barh([ys[0]] * len(parts), parts, 0.94 * height, np.cumsum([0.0, *parts[:-1]]), color=bars.stacked)
+            continue
         for number, (y, value) in enumerate(zip(ys, values, strict=False)):
             if value is not None:
                 ax.barh(y, value, 0.94 * height, color=paler(look.colour, number), linewidth=0)
-                say(f"{value:g}", value, y, INK)
+                say(bars.text.format(value), max(value, 0), y, INK)
             elif any(other is not None for other in values):
                 say(bars.missing[place], 0, y, FAINT)
         if all(value is None for value in values):
@@ -154,43 +250,105 @@ def _bars(ax: Any, bars: Bars) -> None:
         point = bars.points[1][place] if bars.points else None
         if point is not None:
             ax.plot(point, ys[-1], "D", color="white", mec=FAINT, ms=3.5, zorder=5)
-            say(f"{point:g}", point, ys[-1], FAINT)
-    ax.set_yticks(np.arange(len(bars.looks)), [look.label for look in bars.looks])
-    ax.set_ylim(len(bars.looks) - 0.4, -0.6)
+            say(bars.text.format(point), point, ys[-1], FAINT)
     ax.margins(x=0.12)
-    ax.set_xlim(left=0)
+    ax.set_xlim(left=min(0.0, ax.get_xlim()[0]) if _negative(bars) else 0)
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    ax.grid(axis="y", visible=False)
-    ax.tick_params(axis="y", length=0)
 
 
-def _heat(ax: Any, heat: Heat) -> Any:
-    counts = np.ma.masked_equal(heat.counts, 0)
-    image = ax.imshow(
-        counts, aspect="auto", origin="lower", cmap="Blues", norm=LogNorm(1, 5000), interpolation="nearest"
-    )
-    ax.grid(visible=False)
-    ax.yaxis.set_major_locator(MaxNLocator(10, integer=True))
-    return image
+def _negative(bars: Bars) -> bool:
+    return any(value is not None and value < 0 for series in bars.series.values() for value in series)
 
 
-def _handle(look: Look) -> Line2D:
-    return Line2D(
-        [], [], color=look.colour, linestyle=look.dash,  # type: ignore[arg-type]
-        linewidth=look.width, marker=look.marker,
-        markersize=2.5 + 1.8 * look.width, markeredgewidth=0.4, markeredgecolor="white", label=look.label,
+def _heat(ax: Any, heat: Heat, panel: Panel, position: int, norms: dict[Scale, Normalize]) -> None:
+    rows, columns = heat.values.shape
+    x = np.arange(columns) if heat.x is None else heat.x
+    y = np.arange(rows) if heat.y is None else heat.y
+    hidden = ~np.isfinite(heat.values) | ((heat.values <= 0) if heat.scale.log else False)
+    ax.pcolormesh(
+        _edges(x), _edges(y), np.ma.array(heat.values, mask=hidden), norm=norms[heat.scale],
+        cmap=_colour_map(heat.scale), rasterized=True,
     )  # fmt: skip
+    if heat.hatched is not None and heat.hatched.any():
+        # A contour runs between nodes; with each value on all four corners of its cell it runs along the cells.
+        corners = (np.repeat(_edges(values), 2)[1:-1] for values in (x, y))
+        cells = heat.hatched.repeat(2, axis=0).repeat(2, axis=1).astype(float)
+        marks = ax.contourf(*corners, cells, levels=[0.5, 1.5], colors="none", hatches=["////"])
+        marks.set_edgecolor("0.35")
+        marks.set_linewidth(0)
+    for row, texts in enumerate(heat.texts):
+        for column, text in enumerate(texts):
+            ax.text(x[column], y[row], text, ha="center", va="center", fontsize=7)
+    ax.grid(visible=False)
+    ax.xaxis.set_major_locator(MaxNLocator(8))
+    ax.yaxis.set_major_locator(MaxNLocator(10, integer=heat.y is None))
+
+
+def _edges(values: np.ndarray) -> np.ndarray:
+    """Where the cells around values begin and end."""
+    if len(values) == 1:
+        return np.array([values[0] - 0.5, values[0] + 0.5])
+    middles = (values[1:] + values[:-1]) / 2
+    return np.r_[2 * values[0] - middles[0], middles, 2 * values[-1] - middles[-1]]
+
+
+def _contour(ax: Any, contour: Contour, panel: Panel, position: int, norms: dict[Scale, Normalize]) -> None:
+    scale = contour.scale
+    place = (contour.x, contour.y, scale.clip(contour.values))
+    drawn = ax.contourf(*place, levels=scale.levels, norm=norms[scale], cmap=_colour_map(scale))
+    drawn.set_rasterized(True)
+    lines = ax.contour(*place, levels=scale.levels[::3], colors="white", linewidths=0.6, alpha=0.8)
+    ax.clabel(lines, fontsize=6, fmt=lambda value: f"{value:.2g}")
+    ax.grid(visible=False)
+
+
+def _surface(ax: Any, surface: Surface3D, panel: Panel, position: int, norms: Any) -> None:
+    scale = surface.scale
+    (bottom, top), (where, labels) = scale.ends, scale.ticks()
+    x, y = np.meshgrid(surface.x, surface.y)
+    ax.plot_surface(
+        x, y, scale.heights(surface.values), cmap=_colour_map(scale), vmin=bottom, vmax=top, rcount=len(y),
+        ccount=len(x[0]), linewidth=0, antialiased=True, rasterized=True,
+    )  # fmt: skip
+    ax.view_init(**CAMERA)
+    ax.set_zlim(bottom, top)
+    ax.set_zticks(where, labels, fontsize=7)
+    ax.tick_params(axis="both", labelsize=7, pad=0)
+    ax.xaxis.set_major_locator(MaxNLocator(5))
+    ax.yaxis.set_major_locator(MaxNLocator(5))
+    ax.xaxis.labelpad = ax.yaxis.labelpad = -4
+    ax.set_zlabel(scale.told, labelpad=-2)
+    ax.set_box_aspect(None, zoom=0.92)
+
+
+DRAWERS: dict[type[Mark], Callable[..., None]] = {
+    Line: _line, Points: _points, Bars: _bars, Heat: _heat, Contour: _contour, Surface3D: _surface,
+}  # fmt: skip
+
+
+# --- the legend -------------------------------------------------------------------------------------------------------
+
+
+def _handles(chart: Chart) -> list[Any]:
+    """A sample of each look; of mere points without a line."""
+    drawn = [mark for panel in chart.panels for mark in panel.marks if isinstance(mark, Line | Points)]
+    lined = {mark.look.label for mark in drawn if isinstance(mark, Line) or mark.joined}
+    return [
+        Line2D([], [], color=look.colour, linestyle=look.dash if look.label in lined else "none",
+               linewidth=look.width, label=look.label, **_marker(look))  # type: ignore[arg-type]
+        for look in chart.looks
+    ]  # fmt: skip
 
 
 def _bar_handles(chart: Chart) -> list[Any]:
     bars = next((mark for panel in chart.panels for mark in panel.marks if isinstance(mark, Bars)), None)
-    if bars is None:
+    if bars is None or list(bars.series) == [""]:
         return []
+    colours = bars.stacked or [paler(INK, number) for number in range(len(bars.series))]
     handles: list[Any] = [
-        Patch(facecolor=paler(INK, number), linewidth=0, label=name) for number, name in enumerate(bars.series)
+        Patch(facecolor=colour, linewidth=0, label=name) for colour, name in zip(colours, bars.series, strict=True)
     ]
     if bars.points:
-        handles.append(
-            Line2D([], [], color="white", mec=FAINT, marker="D", ms=3.5, linestyle="none", label=bars.points[0])
-        )
+        rim = {"color": "white", "mec": FAINT, "marker": "D", "ms": 3.5, "linestyle": "none"}
+        handles.append(Line2D([], [], label=bars.points[0], **rim))  # type: ignore[arg-type]
     return handles

@@ -10,12 +10,24 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Look:
-    """How an algorithm appears."""
+    """How something appears, in every panel of every chart.
+
+    Args:
+        label: Its name in legends.
+        colour: Such as `#0072B2`.
+        marker: One of matplotlib's letters: `o s ^ v < > D d P X * h p + |`.
+        dash: solid, dashed, dotted or dashdot.
+        width: Of lines, in points; markers grow with it.
+
+    >>> from figures import charts
+    >>> charts.Look("FedAvg", "#222222").dash
+    'solid'
+    """
 
     label: str
     colour: str
     marker: str = "o"
-    dash: str = "solid"  # a name that matplotlib knows
+    dash: str = "solid"
     width: float = 1.3
 
 
@@ -35,6 +47,11 @@ LOOKS = {
     "feddual-frozen_head": Look("FedDUAL, frozen head", "#56B4E9", "v", "dashdot"),
     "feddual-mean": Look("FedDUAL, mean", "#999999", "d", "dotted", 1.8),
 }
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # seen on white and on black pages
+ON_WHITE = (*COLOURS, "#222222", "#882255", "#999999")  # nine algorithms, nine colours
+DASHES = ("solid", "dashed", "dotted", "dashdot")
+MARKERS = "osD^vPX<>"
 
 INK = "#333333"
 FAINT = "#8A8A8A"
@@ -69,11 +86,30 @@ MATPLOTLIB: dict[Any, Any] = {
     "ytick.labelsize": 8,
     "legend.frameon": False,
     "legend.fontsize": 8.5,
+    "hatch.linewidth": 0.7,
     "text.color": INK,
     "pdf.fonttype": 42,  # fonts that a reader can edit
     "figure.dpi": DPI,
     "savefig.dpi": DPI,
 }
+
+
+def look(number: int, label: str) -> Look:
+    """The look of the so-manieth of several without a look of their own: all colours first, then all of them dashed.
+
+    Args:
+        number: From 0.
+        label: Its name in legends.
+
+    Returns:
+        A look that no other number below 36 has.
+
+    >>> from figures import charts
+    >>> charts.look(1, "skewed").colour
+    '#D55E00'
+    """
+    colours, dashes = len(ON_WHITE), len(DASHES)
+    return Look(label, ON_WHITE[number % colours], MARKERS[number % colours], DASHES[number // colours % dashes])
 
 
 def paler(colour: str, number: int) -> str:

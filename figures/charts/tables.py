@@ -21,8 +21,14 @@ class Strong(str):
 
 
 @dataclass(frozen=True)
-class Section:
-    """A part of a table with its own columns."""
+class Block:
+    """A part of a table with its own columns.
+
+    Args:
+        title: Above it.
+        columns: Their heads.
+        rows: Cells as people read them.
+    """
 
     title: str
     columns: Sequence[str]
@@ -30,7 +36,7 @@ class Section:
 
 
 def write(
-    name: str, title: str, sections: Sequence[Section], notes: Sequence[str], frame: pd.DataFrame, out: Path
+    name: str, title: str, sections: Sequence[Block], notes: Sequence[str], frame: pd.DataFrame, out: Path
 ) -> list[Path]:
     """Write NAME.md and NAME.tex as people read it, and the tidy frame as NAME.csv."""
     files = {
@@ -43,7 +49,7 @@ def write(
     return list(files)
 
 
-def markdown(title: str, sections: Sequence[Section], notes: Sequence[str]) -> str:
+def markdown(title: str, sections: Sequence[Block], notes: Sequence[str]) -> str:
     lines = [f"# {title}", ""]
     for section in sections:
         lines += [f"**{section.title}**", ""] if section.title else []
@@ -59,7 +65,7 @@ def _markdown_row(cells: Sequence[str]) -> str:
     )
 
 
-def latex(name: str, title: str, sections: Sequence[Section], notes: Sequence[str]) -> str:
+def latex(name: str, title: str, sections: Sequence[Block], notes: Sequence[str]) -> str:
     lines = [r"% needs \usepackage{booktabs}", r"\begin{table}", r"\centering", rf"\caption{{{_latex(title)}}}"]
     lines += [rf"\label{{tab:{name}}}"]
     for section in sections:

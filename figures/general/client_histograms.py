@@ -5,12 +5,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from figures._results import Drawing, Recorded, Results
-from figures.charts import describe as _charts
+from feddual.records.results import Recorded
+from figures import charts
+from figures._results import Drawing, Results
 from figures.charts.describe import Chart, Heat, Panel
+from figures.charts.scale import Scale
 from figures.paper._rows import DATASETS
 
 COLUMNS = 3
+IMAGES = Scale(1, 5000, log=True, label="images", colours="Blues")  # zeros stay white
 
 
 def draw(runs: Results, out: Path) -> Drawing:
@@ -22,7 +25,7 @@ def draw(runs: Results, out: Path) -> Drawing:
         partition = run.config["partition"]
         name = title(run).replace(f": {partition['name']}", "")  # too long for a panel
         note = f"{partition['name']}; {sizes.min():,}–{sizes.max():,} images, median {np.median(sizes):,.0f}"
-        panels.append(Panel(name, "client", "class", [Heat(counts.T, "images")], note=note))
+        panels.append(Panel(name, "client", "class", [Heat(counts.T, IMAGES)], note=note))
         facts.append(
             {
                 "dataset": run.dataset,
@@ -37,7 +40,7 @@ def draw(runs: Results, out: Path) -> Drawing:
         )
     panels = panels or [Panel(label, "client", "class", []) for label in DATASETS.values()]
     chart = Chart(panels, columns=min(COLUMNS, len(panels)), panel_height=3.1)
-    return Drawing(_charts.save(chart, "client_histograms", out), pd.DataFrame(facts))
+    return Drawing(charts.save(chart, "client_histograms", out), pd.DataFrame(facts))
 
 
 def _distinct(runs: Results) -> list[Recorded]:

@@ -8,20 +8,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import pandas as pd
 
 from diagnostics.flatness import recorded
 from diagnostics.flatness.comparison import FILE, Comparison
 from diagnostics.surfaces.results import Surface
-from feddual.records.run_dir import atomic_write
 from figures._results import NOT_RUN, Drawing, Results, seeds_text
-from figures.charts import describe as _charts
 from figures.charts import surfaces as plots
 from figures.charts import tables as _tables
-from figures.charts.static import save_figure
-from figures.charts.style import MATPLOTLIB
-from figures.charts.tables import Section
+from figures.charts.describe import save
+from figures.charts.tables import Block
 
 QUANTITIES = ("loss", "accuracy", "kappa", "rise_0.25", "rise_0.5", "rise_1")
 Chosen = Callable[[Mapping[str, Any]], bool]  # whether a run's config belongs to a group
@@ -49,10 +45,9 @@ def draw(
         if made is None:
             blank = {"setting": setting, "dataset": dataset, "quantity": NOT_RUN}
             frames.append(pd.DataFrame([{**blank, "group": label} for label in groups]))
-            sections.append(Section(setting, ["quantity", *groups, "difference"], [[NOT_RUN] * (len(groups) + 2)]))
+            sections.append(Block(setting, ["quantity", *groups, "difference"], [[NOT_RUN] * (len(groups) + 2)]))
             continue
-        with matplotlib.rc_context(MATPLOTLIB):
-            files += _pictures(f"{name}{suffix}", made, recorded.comparable(found), out)
+        files += _pictures(f"{name}{suffix}", made, recorded.comparable(found), out)
         captions += [f"Drawn, {label} ({setting}): {surface.caption()}" for label, surface in made.surfaces.items()]
         table = _table(made)
         frames.append(table.assign(setting=setting, dataset=dataset))
@@ -90,25 +85,21 @@ def _found(groups: Mapping[str, Chosen], runs: Results) -> dict[str, dict[int, d
     for label, chosen in groups.items():
         for run in runs.runs:
             if chosen(run.config):
-                surfaces = recorded.surfaces_of(run.path / "surfaces", run.summary["rounds"])
+                surfaces = recorded.surfaces_of(run.record, run.summary["rounds"])
                 found[label] |= {run.seed: surfaces} if surfaces else {}
     return found
 
 
 def _pictures(name: str, made: Comparison, found: Mapping[str, recorded.Planes], out: Path) -> list[Path]:
     drawn = made.surfaces
-    files = save_figure(plots.panels(drawn), f"{name}_contours", out)
-    files += save_figure(plots.panels3d(drawn, backend="matplotlib"), f"{name}_3d", out)
+    files = save(plots.panels(drawn), f"{name}_contours", out, ("png", "pdf"))
+    files += save(plots.panels3d(drawn), f"{name}_3d", out)
     first, second = ([one for planes in group.values() for one in planes.values()] for group in found.values())
     shape = min(surface.loss.shape for surface in [*first, *second])
     pairs = [(a, b) for a, b in zip(first, second, strict=True) if a.loss.shape == b.loss.shape == shape]
     left, right = map(list, zip(*pairs, strict=True))
     one, two = found
-    files += save_figure(plots.difference(left, right, (one, two)), f"{name}_difference", out)
-    page = out / f"{name}_3d.html"
-    atomic_write(page, plots.panels3d(drawn).to_html(include_plotlyjs="directory").encode())
-    _charts.share_library(out)
-    return [*files, page]
+    return files + save(plots.difference(left, right, (one, two)), f"{name}_difference", out, ("png", "pdf"))
 
 
 def _table(made: Comparison) -> pd.DataFrame:
@@ -124,7 +115,7 @@ def _ordered(part: pd.DataFrame) -> list[dict[str, Any]]:
     return [by_quantity[name] for name in QUANTITIES]
 
 
-def _section(setting: str, table: pd.DataFrame) -> Section:
+def _section(setting: str, table: pd.DataFrame) -> Block:
     labels = list(dict.fromkeys(table["group"]))
     rows = []
     for quantity, part in table.groupby("quantity", sort=False):
@@ -133,7 +124,7 @@ def _section(setting: str, table: pd.DataFrame) -> Section:
         gap = _interval(by_group.loc[labels[-1]], "difference", "difference_low", "difference_high")
         rows.append([str(quantity), *cells, gap])
     seeds, pairs = int(table["seeds"].max()), int(table["pairs"].max())
-    return Section(f"{setting} ({seeds_text(seeds)} × {pairs} pairs)", ["quantity", *labels, "difference"], rows)
+    return Block(f"{setting} ({seeds_text(seeds)} × {pairs} pairs)", ["quantity", *labels, "difference"], rows)
 
 
 def _interval(row: Any, middle: str, low: str, high: str) -> str:

@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 
 from feddual import seeding
-from figures._results import NOT_RUN, Recorded, Results, signed
+from feddual.records.results import Recorded
+from figures._results import NOT_RUN, Results, signed
 from figures.charts.style import LOOKS
-from figures.charts.tables import Section
+from figures.charts.tables import Block
 from figures.paper import _values as _paper
 from figures.paper._rows import ALGORITHMS, TUNED_NOTE, paper_rounds
 
@@ -109,7 +110,7 @@ def hours_table(
     runs: Results,
     measure: Callable[[Recorded, Sequence[Recorded]], Time],
     paper: Mapping[str, Mapping[str, _paper.Value]],
-) -> tuple[list[Section], pd.DataFrame]:
+) -> tuple[list[Block], pd.DataFrame]:
     """The sections and the frame of a table with a time per algorithm."""
     sections, cells = [], []
     for setting in SETTINGS:
@@ -119,7 +120,7 @@ def hours_table(
             cell["ratio"] = _ratio(cell["seconds"], base["seconds"])
             cell["paper_ratio"] = _ratio(cell["paper_hours"], base["paper_hours"])
         columns = ["algorithm", "ours", "paper", "difference (h)", "ours / FedAvg", "paper / FedAvg"]
-        sections.append(Section(setting.label, columns, [_line(cell) for cell in block]))
+        sections.append(Block(setting.label, columns, [_line(cell) for cell in block]))
         cells += block
     return sections, pd.DataFrame(cells)
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from figures import charts
 from figures._results import WINDOW, Drawing, Results, smoothed
-from figures.charts import describe as _charts
 from figures.charts.describe import Chart, Line, Panel
 from figures.charts.style import LOOKS
 from figures.paper._rows import DATASETS
@@ -38,7 +38,7 @@ QUANTITIES: dict[str, tuple[str, tuple[float, float], Callable[[dict[str, Any]],
 
 def draw(runs: Results, out: Path) -> Drawing:
     """Write barycenter_facts.png, .pdf and .html."""
-    parts, panels, present = [], [], set()
+    parts, panels = [], []
     for quantity, (y_label, y_range, value) in QUANTITIES.items():
         for dataset, label in DATASETS.items():
             lines = []
@@ -54,10 +54,9 @@ def draw(runs: Results, out: Path) -> Drawing:
                 lines.append(Line(LOOKS[row], mean.index.to_numpy(), smoothed(mean).to_numpy()))
                 names = {"quantity": quantity, "dataset": dataset, "row": row}
                 parts.append(pd.DataFrame({**names, "round": mean.index, "value": mean.to_numpy()}))
-                present.add(row)
             empty = "not recorded" if any(found.values()) else "not run"
             panels.append(Panel(label, "communication round", y_label, lines, empty=empty, y_range=y_range))
     caption = f"mean over seeds, running mean over {WINDOW} rounds; 10 clients per round"
-    chart = Chart(panels, caption=caption, legend=[LOOKS[row] for row in ROWS if row in present])
+    chart = Chart(panels, caption=caption)
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
-    return Drawing(_charts.save(chart, "barycenter_facts", out), frame)
+    return Drawing(charts.save(chart, "barycenter_facts", out), frame)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 
 from feddual.records.summary import TARGETS
+from figures import charts
 from figures._results import WINDOW, Drawing, Results, per_round, seeds_text, smoothed
-from figures.charts import describe as _charts
 from figures.charts.describe import Chart, Line, Panel
 from figures.charts.style import LOOKS
 from figures.paper._rows import ALGORITHMS, DATASETS, TUNED_NOTE
@@ -21,7 +21,7 @@ GB = 1e9
 
 def draw(runs: Results, out: Path) -> Drawing:
     """Write communication.png, .pdf and .html."""
-    parts, panels, present = [], [], set()
+    parts, panels = [], []
     for dataset, label in DATASETS.items():
         lines, seeds_found = [], []
         for row in ROWS:
@@ -36,15 +36,10 @@ def draw(runs: Results, out: Path) -> Drawing:
             columns = {"dataset": dataset, "row": row, "round": smooth.index, "gigabytes": sent, "accuracy": smooth}
             parts.append(pd.DataFrame(columns))
             seeds_found.append(len(found))
-            present.add(row)
         level = 100 * TARGETS[dataset] if lines else None
         note = f"{seeds_text(*seeds_found)}; dashed: target {level:.0f} %" if lines else ""
         panels.append(Panel(label, "sent up and down (GB)", "test accuracy (%)", lines, level, note=note))
-    chart = Chart(
-        panels,
-        caption=f"mean over seeds, running mean over {WINDOW} rounds; all traffic, uncompressed; {TUNED_NOTE}",
-        panel_height=3.3,
-        legend=[LOOKS[row] for row in ROWS if row in present],
-    )
+    caption = f"mean over seeds, running mean over {WINDOW} rounds; all traffic, uncompressed; {TUNED_NOTE}"
+    chart = Chart(panels, caption=caption, panel_height=3.3)
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
-    return Drawing(_charts.save(chart, "communication", out), frame)
+    return Drawing(charts.save(chart, "communication", out), frame)

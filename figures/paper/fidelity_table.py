@@ -11,7 +11,7 @@ import pandas as pd
 from figures._results import Drawing, Results, accuracy, accuracy_text, signed
 from figures.charts import tables as _tables
 from figures.charts.style import LOOKS
-from figures.charts.tables import Section
+from figures.charts.tables import Block
 from figures.paper import _values as _paper
 from figures.paper._rows import DATASETS, TUNED_NOTE
 
@@ -52,5 +52,5 @@ def draw(runs: Results, out: Path) -> Drawing:
             (mean, std), (base, _) = _paper.TABLE1[row][dataset], _paper.TABLE1["fedavg"][dataset]
             line += [f"{mean:.2f} ± {std:.2f}", "–" if row == "fedavg" else signed(mean - base)]
         lines.append(line)
-    files = _tables.write("fidelity_table", TITLE, [Section("", columns, lines)], NOTES, frame, out)
+    files = _tables.write("fidelity_table", TITLE, [Block("", columns, lines)], NOTES, frame, out)
     return Drawing(files, frame)

@@ -11,8 +11,9 @@ from pathlib import Path
 import pandas as pd
 
 from diagnostics.statistics import band
-from figures._results import Drawing, Recorded, Results, per_round, seeds_text
-from figures.charts import describe as _charts
+from feddual.records.results import Recorded
+from figures import charts
+from figures._results import Drawing, Results, per_round, seeds_text
 from figures.charts.describe import Chart, Line, Panel
 from figures.charts.style import LOOKS
 from figures.paper._rows import ALGORITHMS, DATASETS, TUNED_NOTE
@@ -29,8 +30,8 @@ def draw(runs: Results, out: Path) -> Drawing:
         top = max((band["high"].max() for band in bands.values()), default=100.0)
         panels = [_panel(row, bands, (0, 1.04 * top)) for row in ROWS]
         caption = f"({letter}) {label}: mean and standard deviation over seeds; thin grey: FedAvg; {TUNED_NOTE}"
-        chart = Chart(panels, columns=5, caption=caption, panel_height=2.1, share_y=True)
-        files += _charts.save(chart, f"fig10_error_bars_{dataset}", out)
+        chart = Chart(panels, columns=5, caption=caption, panel_height=2.1, share_y=True, legend=())
+        files += charts.save(chart, f"fig10_error_bars_{dataset}", out)
         parts += [band.assign(dataset=dataset, row=row) for row, band in bands.items()]
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
     return Drawing(files, frame)
@@ -48,7 +49,7 @@ def _panel(row: str, bands: dict[str, pd.DataFrame], y_range: tuple[float, float
     lines = []
     if row in bands and row != REFERENCE and REFERENCE in bands:
         x, y = (bands[REFERENCE][key].to_numpy() for key in ("round", "accuracy"))
-        lines.append(Line(LOOKS[REFERENCE], x, y, marked=False, behind=True))
+        lines.append(Line(replace(LOOKS[REFERENCE], width=0.9), x, y, behind=True))
     if row in bands:
         look = replace(LOOKS[row], dash="solid", width=1.4)  # alone in its panel
         x, y, low, high = (bands[row][key].to_numpy() for key in ("round", "accuracy", "low", "high"))

@@ -10,20 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import pandas as pd
 
 from diagnostics import gradients
 from diagnostics.gradients.probe import GradientNormProbe
-from feddual.records.run_dir import atomic_write
-from figures._results import Drawing, Recorded, Results
-from figures.charts import describe as _charts
+from feddual.records.results import Recorded
+from figures._results import Drawing, Results
 from figures.charts import gradients as plots
-from figures.charts import gradients_interactive as interactive
 from figures.charts import tables as _tables
-from figures.charts.static import save_figure
-from figures.charts.style import MATPLOTLIB
-from figures.charts.tables import Section
+from figures.charts.describe import Chart, save
+from figures.charts.tables import Block
 
 SETTINGS = {
     ("fmnist", "lenet_published"): ("a_lenet", "LeNet, Fashion-MNIST"),
@@ -33,15 +29,49 @@ SETTINGS = {
 SHOWS = ("fmnist", "cifar10")
 COMPARED = ("A", "A'", "B", "C", "D", "D/", "E", "F", "G", "H", "I", "I'", "J", "N")
 SHOWN = ("A", "B", "D", "F", "G", "H", "J")  # norms, side by side
-ON_PAPER = ("lines", "ratio_heatmap", "definitions", "depth_profile")  # the others are PNG and pages only
+# Of some pictures there is no PDF, of one no page.
+FORMATS = {"minibatch": ("png",), "dissimilarity": ("png", "html"), "clients": ("png", "html")}
 SKEWED = "α = 0.01"
 OVERHEAD = Path(__file__).parents[2] / "benchmarks" / "results" / "probe_overhead.json"
 
 
 def draw(runs: Results, out: Path) -> Drawing:
     """Write fig2_*.png, .pdf and .html, and fig2_ratios as a table."""
-    with matplotlib.rc_context(MATPLOTLIB):
-        return _draw(runs, out)
+    files: list[Path] = []
+    tables = []
+    for key, (name, title) in SETTINGS.items():
+        groups = _groups(runs, *key)
+        base, other = _pairs(groups)
+        if not base:
+            continue
+        both = {"IID": base, f"non-IID ({SKEWED})": other}
+        every = _ratios(runs, key, groups)
+        by_label = dict(list(every[every["normalisation"] == "rms"].groupby("against")))
+        ratios, profile = by_label[SKEWED], {label: by_label[label] for label in sorted(by_label)}
+        facts = {"setting": title, "model": key[1], "dataset": key[0], "length": _length(base, other)}
+        order = [*gradients.COLUMNS, "normalisation"]
+        tables.append(every[every["against"] == SKEWED][order].assign(**facts))
+        chosen = [gradients.definition(item).name for item in SHOWN]
+        pictures: dict[str, Chart] = {
+            "lines": plots.lines(both, "A", title=f"{title}: gradient of each client at the global model"),
+            "minibatch": plots.lines(both, "H", title=f"{title}: gradient of the training steps"),
+            "ratio_heatmap": plots.ratio_heatmap(base, other, "A", title=title),
+            "dissimilarity": plots.level_heatmaps(both, title=title),
+            "clients": plots.client_strips(both, "A"),
+            "definitions": plots.sensitivity(ratios[ratios["definition"].isin(chosen)], title=title),
+        }
+        heading = f"{title}: A, client at global"
+        if len(profile) > 1:
+            pictures["depth_profile"] = plots.depth_profile(profile, "A", heading)
+        for what, picture in pictures.items():
+            files += save(picture, f"fig2{name}_{what}", out, FORMATS.get(what, ("png", "pdf", "html")))
+    if tables and OVERHEAD.is_file():
+        percent = json.loads(OVERHEAD.read_text(encoding="utf-8"))["percent"]
+        files += save(plots.overhead(percent, "What measuring costs"), "fig2_overhead", out)
+    blank = [{"setting": title, "dataset": key[0], "definition": "not run"} for key, (_, title) in SETTINGS.items()]
+    frame = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(blank)
+    files += _tables.write("fig2_ratios", "Gradient norms, non-IID / IID", _sections(frame), NOTES, frame, out)
+    return Drawing(files, frame)
 
 
 def measure(runs: Results) -> list[Path]:
@@ -63,57 +93,6 @@ def _ratios(
     return gradients.ratio_tables(groups, "IID", asked, _file(runs, key), write)
 
 
-def _draw(runs: Results, out: Path) -> Drawing:
-    files: list[Path] = []
-    tables = []
-    for key, (name, title) in SETTINGS.items():
-        groups = _groups(runs, *key)
-        base, other = _pairs(groups)
-        if not base:
-            continue
-        both = {"IID": base, f"non-IID ({SKEWED})": other}
-        every = _ratios(runs, key, groups)
-        by_label = dict(list(every[every["normalisation"] == "rms"].groupby("against")))
-        ratios, profile = by_label[SKEWED], {label: by_label[label] for label in sorted(by_label)}
-        facts = {"setting": title, "model": key[1], "dataset": key[0], "length": _length(base, other)}
-        order = [*gradients.COLUMNS, "normalisation"]
-        tables.append(every[every["against"] == SKEWED][order].assign(**facts))
-        chosen = [gradients.definition(item).name for item in SHOWN]
-        pictures: dict[str, Any] = {
-            "lines": plots.lines(both, "A", title=f"{title}: gradient of each client at the global model"),
-            "minibatch": plots.lines(both, "H", title=f"{title}: gradient of the training steps"),
-            "ratio_heatmap": plots.ratio_heatmap(base, other, "A", title=title),
-            "dissimilarity": plots.level_heatmaps(both, title=title),
-            "clients": plots.client_strips(both, "A"),
-            "definitions": plots.sensitivity(ratios[ratios["definition"].isin(chosen)], title=title),
-        }
-        heading = f"{title}: A, client at global"
-        if len(profile) > 1:
-            pictures["depth_profile"] = plots.depth_profile(profile, "A", heading)
-        for what, picture in pictures.items():
-            formats = ("png", "pdf") if what in ON_PAPER else ("png",)
-            files += save_figure(picture, f"fig2{name}_{what}", out, formats)
-        pages = {
-            "lines": interactive.lines(both, "A", title=title),
-            "ratio_heatmap": interactive.ratio_heatmap(base, other, "A", title=title),
-            "definitions": interactive.ratios(ratios[ratios["definition"].isin(chosen)], title),
-            "dissimilarity": interactive.level_heatmaps(both, title=title),
-            "clients": interactive.client_strips(both, "A", title=title),
-        }
-        if len(profile) > 1:
-            pages["depth_profile"] = interactive.depth_profile(profile, "A", heading)
-        for what, page in pages.items():
-            files.append(_page(page, f"fig2{name}_{what}", out))
-    if tables and OVERHEAD.is_file():
-        percent = json.loads(OVERHEAD.read_text(encoding="utf-8"))["percent"]
-        files += save_figure(plots.overhead(percent, "What measuring costs"), "fig2_overhead", out)
-        files.append(_page(interactive.overhead(percent, "What measuring costs"), "fig2_overhead", out))
-    blank = [{"setting": title, "dataset": key[0], "definition": "not run"} for key, (_, title) in SETTINGS.items()]
-    frame = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(blank)
-    files += _tables.write("fig2_ratios", "Gradient norms, non-IID / IID", _sections(frame), NOTES, frame, out)
-    return Drawing(files, frame)
-
-
 NOTES = (
     "Geometric mean over measured rounds of the ratio non-IID / IID (norms over √size), 95 % bootstrap interval over "
     "seeds and blocks of rounds. Letters as in docs/diagnostics.md.",
@@ -126,8 +105,8 @@ def _groups(runs: Results, dataset: str, model: str) -> dict[str, dict[int, pd.D
     for run in runs.runs:
         setting = run.config
         asked = (setting["algorithm"]["name"], setting["dataset"].get("name"), setting["model"]["name"])
-        folder = run.path / "probes" / "gradient-norms"
-        if asked == ("fedavg", dataset, model) and folder.is_dir():
+        if asked == ("fedavg", dataset, model) and run.record.has_probe(GradientNormProbe.name):
+            folder = run.record.probe_path(GradientNormProbe.name)
             found.setdefault(_label(run), {})[run.seed] = GradientNormProbe.read(folder)
     return found
 
@@ -149,9 +128,9 @@ def _length(base: Sequence[pd.DataFrame], other: Sequence[pd.DataFrame]) -> str:
     return f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)} to {max(rounds)}"
 
 
-def _sections(frame: pd.DataFrame) -> list[Section]:
+def _sections(frame: pd.DataFrame) -> list[Block]:
     if "ratio" not in frame:
-        return [Section("", ["setting", "ratio"], [[title, "not run"] for _, title in SETTINGS.values()])]
+        return [Block("", ["setting", "ratio"], [[title, "not run"] for _, title in SETTINGS.values()])]
     sections = []
     for title, rows in frame[frame["normalisation"] == "rms"].groupby("setting", sort=False):
         layers = list(dict.fromkeys(rows["layer"]))
@@ -162,16 +141,9 @@ def _sections(frame: pd.DataFrame) -> list[Section]:
             lines.append([f"{gradients.definition(str(name)).letter} {str(name).replace('_', ' ')}", *cells])
         runs, length = rows["runs"].max(), rows["length"].iloc[0]
         plural = "s" if runs > 1 else ""
-        sections.append(Section(f"{title} ({runs} seed{plural}, {length} rounds)", ["definition", *layers], lines))
+        sections.append(Block(f"{title} ({runs} seed{plural}, {length} rounds)", ["definition", *layers], lines))
     return sections
 
 
 def _cell(row: Any) -> str:
     return f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
-
-
-def _page(page: Any, name: str, out: Path) -> Path:
-    path = out / f"{name}.html"
-    _charts.share_library(out)
-    atomic_write(path, page.to_html(include_plotlyjs="directory").encode())
-    return path

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from feddual.records.results import Recorded
 from feddual.records.summary import TARGETS
-from figures._results import WINDOW, Drawing, Recorded, Results, per_round, seeds_text, smoothed
-from figures.charts import describe as _charts
+from figures import charts
+from figures._results import WINDOW, Drawing, Results, per_round, seeds_text, smoothed
 from figures.charts.describe import Chart, Line, Panel
 from figures.charts.style import LOOKS
 from figures.paper._rows import ALGORITHMS, DATASETS, TUNED_NOTE
@@ -24,16 +25,16 @@ MEANS = f"mean over seeds, running mean over {WINDOW} rounds; α = 0.01"
 def draw(runs: Results, out: Path) -> Drawing:
     """Write fig3_curves and fig3_curves_chosen, each as .png, .pdf and .html."""
     chart, curves = _chart(runs.of, ROWS, f"{MEANS}; {TUNED_NOTE}")
-    files = _charts.save(chart, "fig3_curves", out)
+    files = charts.save(chart, "fig3_curves", out)
     chart, chosen = _chart(runs.chosen, CHOSEN, f"{MEANS}; settings chosen on held-out data")
-    files += _charts.save(chart, "fig3_curves_chosen", out)
+    files += charts.save(chart, "fig3_curves_chosen", out)
     frames = [part.assign(block=block) for block, part in (("default", curves), ("chosen", chosen)) if len(part)]
     return Drawing(files, pd.concat(frames, ignore_index=True) if frames else pd.DataFrame())
 
 
 def _chart(find: Callable[[str, str], list[Recorded]], rows: Sequence[str], caption: str) -> tuple[Chart, pd.DataFrame]:
     """A panel per data set, a curve per row, and the curves' numbers."""
-    parts, panels, present = [], [], set()
+    parts, panels = [], []
     for letter, (dataset, label) in zip("abc", DATASETS.items(), strict=True):
         lines, seeds_found = [], []
         for row in rows:
@@ -56,10 +57,8 @@ def _chart(find: Callable[[str, str], list[Recorded]], rows: Sequence[str], capt
                 )
             )
             seeds_found.append(seeds.shape[1])
-            present.add(row)
         level = 100 * TARGETS[dataset] if lines else None
         note = f"{seeds_text(*seeds_found)}; dashed: target {level:.0f} %" if lines else ""
         panels.append(Panel(f"({letter}) {label}", "communication round", "test accuracy (%)", lines, level, note=note))
-    legend = [LOOKS[row] for row in rows if row in present]
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
-    return Chart(panels, caption=caption, panel_height=3.3, legend=legend), frame
+    return Chart(panels, caption=caption, panel_height=3.3), frame

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from feddual.records.results import Recorded
 from feddual.records.summary import TARGETS
-from figures._results import NOT_RUN, Drawing, Recorded, Results, signed
-from figures.charts import describe as _charts
+from figures import charts
+from figures._results import NOT_RUN, Drawing, Results, signed
 from figures.charts import tables as _tables
 from figures.charts.describe import Bars, Chart, Panel
 from figures.charts.style import LOOKS
-from figures.charts.tables import Section
+from figures.charts.tables import Block
 from figures.paper import _values as _paper
 from figures.paper._rows import ALGORITHMS, DATASETS, TUNED_NOTE
 
@@ -45,7 +46,7 @@ def draw(runs: Results, out: Path) -> Drawing:
         sections.append(_section(title, cells))
     caption = f"median over seeds; fewer rounds are better; {TUNED_NOTE}"
     chart = Chart(panels, panel_height=4.4, share_y=True, caption=caption)
-    files = _charts.save(chart, NAME, out) + _tables.write(NAME, TITLE, sections, NOTES, frame, out)
+    files = charts.save(chart, NAME, out) + _tables.write(NAME, TITLE, sections, NOTES, frame, out)
     return Drawing(files, frame)
 
 
@@ -84,7 +85,7 @@ def _bars(cells: Sequence[dict[str, Any]]) -> Bars:
     )
 
 
-def _section(title: str, cells: Sequence[dict[str, Any]]) -> Section:
+def _section(title: str, cells: Sequence[dict[str, Any]]) -> Block:
     lines = []
     for cell in cells:
         paper, ours = cell["paper_derived"], cell["rounds"]
@@ -98,7 +99,7 @@ def _section(title: str, cells: Sequence[dict[str, Any]]) -> Section:
                 "–" if np.isnan(gap) else signed(gap, 0 if gap == int(gap) else 1),
             ]
         )
-    return Section(title, ["algorithm", "first round", "mean of 5 rounds", "paper, derived", "difference"], lines)
+    return Block(title, ["algorithm", "first round", "mean of 5 rounds", "paper, derived", "difference"], lines)
 
 
 def _text(cell: dict[str, Any], rounds: str, reached: str) -> str:

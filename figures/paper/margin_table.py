@@ -12,10 +12,11 @@ import numpy as np
 import pandas as pd
 
 from diagnostics.statistics import over_seeds
-from figures._results import NOT_RUN, Drawing, Recorded, Results, signed
+from feddual.records.results import Recorded
+from figures._results import NOT_RUN, Drawing, Results, signed
 from figures.charts import tables as _tables
 from figures.charts.style import LOOKS
-from figures.charts.tables import Section
+from figures.charts.tables import Block
 from figures.paper._rows import ALGORITHMS, DATASETS, SAME_RUNS
 
 OURS = "feddual-tuned"
@@ -42,7 +43,7 @@ def draw(runs: Results, out: Path) -> Drawing:
                 cells.append({"dataset": dataset, "row": row, "block": block, **cell})
             lines.append([LOOKS[row].label, *_texts(default), *_texts(tuned)])
         columns = ["baseline", "at 1e-3", "its rounds", "FedDUAL's", "chosen settings", "its rounds", "FedDUAL's"]
-        sections.append(Section(label, columns, lines))
+        sections.append(Block(label, columns, lines))
     frame = pd.DataFrame(cells)
     return Drawing(_tables.write("margin_table", TITLE, sections, NOTES, frame, out), frame)
 

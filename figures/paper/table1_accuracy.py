@@ -10,10 +10,11 @@ from typing import Any
 
 import pandas as pd
 
-from figures._results import Drawing, Recorded, Results, accuracy, accuracy_text, difference_text, paper_text
+from feddual.records.results import Recorded
+from figures._results import Drawing, Results, accuracy, accuracy_text, difference_text, paper_text
 from figures.charts import tables as _tables
 from figures.charts.style import LOOKS
-from figures.charts.tables import Section, Strong
+from figures.charts.tables import Block, Strong
 from figures.paper import _values as _paper
 from figures.paper._rows import ALGORITHMS, DATASETS, SAME_RUNS, VARIANTS
 from figures.paper.tuning_table import text
@@ -41,7 +42,7 @@ def draw(runs: Results, out: Path) -> Drawing:
         section("Adam, learning rate 1e-3, for all", blocks["paper"]),
         section("FedDUAL read in other ways, and its controls (Adam 1e-3)", blocks["variant"], with_paper=False),
         section("Settings chosen on held-out training data; FedDUAL's one setting for all three", blocks["tuned"]),
-        Section(
+        Block(
             "The settings chosen",
             ["algorithm", *DATASETS.values()],
             [
@@ -71,7 +72,7 @@ def _block(rows: Sequence[str], find: Any) -> list[dict[str, Any]]:
     return cells
 
 
-def section(title: str, cells: Sequence[dict[str, Any]], with_paper: bool = True) -> Section:
+def section(title: str, cells: Sequence[dict[str, Any]], with_paper: bool = True) -> Block:
     """A part of the table: a line per row, three columns per data set (one without the paper's values)."""
     best = {
         dataset: max((c["accuracy"] for c in cells if c["dataset"] == dataset and _counts(c)), default=None)
@@ -88,7 +89,7 @@ def section(title: str, cells: Sequence[dict[str, Any]], with_paper: bool = True
             line.append(Strong(text) if _counts(cell) and cell["accuracy"] == best[cell["dataset"]] else text)
             line += [paper_text(cell), difference_text(cell)] if with_paper else []
         lines.append(line)
-    return Section(title, columns, lines)
+    return Block(title, columns, lines)
 
 
 def _counts(cell: dict[str, Any]) -> bool:

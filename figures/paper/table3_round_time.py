@@ -12,7 +12,7 @@ import pandas as pd
 from figures._results import NOT_RUN, Drawing, Results, signed
 from figures.charts import tables as _tables
 from figures.charts.style import LOOKS
-from figures.charts.tables import Section
+from figures.charts.tables import Block
 from figures.paper import _timing
 from figures.paper import _values as _paper
 from figures.paper._rows import paper_rounds
@@ -32,7 +32,7 @@ def draw(runs: Results, out: Path) -> Drawing:
     for setting in _timing.SETTINGS:
         block = [_cell(runs, setting, row) for row in ROWS]
         columns = ["algorithm", "client", "paper", "difference", "server", "paper", "difference"]
-        sections.append(Section(setting.label, columns, [_line(cell) for cell in block]))
+        sections.append(Block(setting.label, columns, [_line(cell) for cell in block]))
         cells += block
     frame = pd.DataFrame(cells)
     return Drawing(_tables.write("table3_round_time", TITLE, sections, NOTES, frame, out), frame)

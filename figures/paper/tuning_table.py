@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from figures._results import NOT_RUN, Drawing, Results, Trial, signed
+from feddual.records.results import Trial
+from figures._results import NOT_RUN, Drawing, Results, signed
 from figures.charts import tables as _tables
 from figures.charts.style import LOOKS
-from figures.charts.tables import Section, Strong
+from figures.charts.tables import Block, Strong
 from figures.paper._rows import ALGORITHMS, DATASETS
 
 TITLE = "Trials on held-out training data: accuracy (%)"
@@ -83,7 +84,7 @@ def _without(settings: str, common: Sequence[str]) -> str:
     return ", ".join(part for part in settings.split(", ") if part not in common)
 
 
-def _best(frame: pd.DataFrame, common: Sequence[str], leaders: Mapping[tuple[str, str], str]) -> Section:
+def _best(frame: pd.DataFrame, common: Sequence[str], leaders: Mapping[tuple[str, str], str]) -> Block:
     lines = []
     for row in ALGORITHMS:
         line: list[Any] = [LOOKS[row].label]
@@ -100,10 +101,10 @@ def _best(frame: pd.DataFrame, common: Sequence[str], leaders: Mapping[tuple[str
                 line += [f"{best['accuracy']:.2f}", settings or "defaults", str(len(part))]
         lines.append(line)
     columns = ["algorithm", *(name for label in DATASETS.values() for name in (label, "settings", "trials"))]
-    return Section("The best of each algorithm", columns, lines)
+    return Block("The best of each algorithm", columns, lines)
 
 
-def _candidates(title: str, part: pd.DataFrame) -> Section:
+def _candidates(title: str, part: pd.DataFrame) -> Block:
     common = _common(part["settings"])
     lines = []
     for number, (settings, cells) in enumerate(part.groupby("settings", sort=False)):
@@ -119,7 +120,7 @@ def _candidates(title: str, part: pd.DataFrame) -> Section:
         lines.append([*line, _points(gain)])
     blank = [[NOT_RUN] * (len(DATASETS) + 2)]
     shared = f", all with {', '.join(common)}" if common else ""
-    return Section(
+    return Block(
         f"{title}{shared} (gain over FedAvg at 1e-3)",
         ["settings", *DATASETS.values(), "mean gain"],
         lines or blank,

@@ -3,31 +3,47 @@
     figures.report.write("runs/quickstart")          # -> runs/quickstart/report.html
 
 `_story.py` reads what was recorded; `_training.py`, `_gradients.py`, `_landscape.py`, `_federation.py` and `_facts.py`
-turn it into sections; `_page.py` says what a section is made of and fills `page.html.j2`. What was not recorded, failed
-or is unfinished is said on the page.
+turn it into parts; `_page.py` says what a part is made of and fills `page.html.j2`. What was not recorded, failed
+or is unfinished is said on the page. A section of one's own is a function from the story to a part, given as
+`module:name`.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from feddual.experiment import plugins
 from feddual.records.run_dir import atomic_write
 
 if TYPE_CHECKING:
     from figures.report._findings import Finding
 
+SECTIONS = {  # in the order of the page
+    "curves": "figures.report._training:curves",
+    "gradient-norms": "figures.report._gradients:norms",
+    "gradient-ratios": "figures.report._gradients:ratios",
+    "surfaces": "figures.report._landscape:surfaces",
+    "flatness": "figures.report._landscape:flatness",
+    "clients": "figures.report._federation:clients",
+    "barycenter": "figures.report._federation:barycenter",
+    "timing": "figures.report._training:timing",
+    "settings": "figures.report._facts:settings",
+}
 
-def write(source: str | Path, out: str | Path | None = None) -> Path:
+
+def write(source: str | Path, out: str | Path | None = None, more: Sequence[str] = ()) -> Path:
     """Write the report of a run, a study, or any folder with runs in it.
 
     Args:
         source: The folder.
         out: The file; by default `report.html` in the folder.
+        more: Sections of your own, as `module:name`, after the others.
 
     Raises:
         UserError: When there is nothing to report on.
     """
     path = Path(out) if out is not None else Path(source) / "report.html"
-    atomic_write(path, build(source).encode())
+    atomic_write(path, build(source, more).encode())
     return path
 
 
@@ -39,22 +55,21 @@ def findings(source: str | Path) -> "list[Finding]":
     return _findings.findings(Story.read(Path(source)))
 
 
-def build(source: str | Path) -> str:
+def build(source: str | Path, more: Sequence[str] = ()) -> str:
     """The page's text."""
-    from figures.report import _facts, _federation, _findings, _gradients, _landscape, _page, _training
+    from figures.report import _findings, _page, _training
     from figures.report._story import Story
 
     story = Story.read(Path(source))
     in_short = [finding.text for finding in _findings.findings(story)]
-    sections = [
-        _training.curves(story),
-        _gradients.norms(story),
-        _gradients.ratios(story),
-        _landscape.surfaces(story),
-        _landscape.flatness(story),
-        _federation.clients(story),
-        _federation.barycenter(story),
-        _training.timing(story),
-        _facts.settings(story),
-    ]
-    return _page.render(story, in_short, _training.cards(story), sections)
+    parts = [plugins.find("sections", name, "--section")(story) for name in (*plugins.names("sections"), *more)]
+    return _page.render(story, in_short, _training.cards(story), parts)
+
+
+def __getattr__(name: str) -> Any:
+    """What a part of one's own is made of."""
+    if name in ("Part", "Exhibit", "Table", "Fold"):
+        from figures.report import _page
+
+        return getattr(_page, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

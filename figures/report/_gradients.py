@@ -1,21 +1,22 @@
 """Gradient norms by layer, as the probe recorded them: over rounds, and as ratios between runs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from diagnostics import gradients
+from figures.charts.describe import Heat, Panel
+from figures.charts.scale import Scale
 from figures.paper.fig2_gradient_norms import SHOWN
-from figures.report._page import Chart, Control, Option, Panel, Section, figure, line
+from figures.report._page import Control, Exhibit, Option, Part, line
 from figures.report._story import UNITS, Group, Story
 
 MOST_ROUNDS = 40  # stops of the slider
 NO_PROBE = "no gradient norms; `feddual run ... --probe gradient-norms@every=5` records them"
 
 
-def norms(story: Story) -> Section:
+def norms(story: Story) -> Part:
     """A panel per layer, a line per group, a choice of definitions."""
     about = (
         "How long the gradient of each layer is, over the rounds, a mean over the round's clients, divided by the "
@@ -25,24 +26,23 @@ def norms(story: Story) -> Section:
     missing = [f"{group.label}: {NO_PROBE}" for group in story.groups if not group.gradient_norms]
     frame = _norm_frame(story)
     if frame.empty:
-        return Section("norms", "Gradient norms, layer by layer", about, missing=missing)
+        return Part("norms", "Gradient norms, layer by layer", about, missing=missing)
     layers = list(dict.fromkeys(frame["layer"]))
     names = [name for name in gradients.DEFINITIONS if name in set(frame["definition"])]
     panels = []
     for layer in layers:
-        shown = figure("round", margin={"l": 48, "r": 8, "t": 10, "b": 42})
+        marks = []
         for group in story.groups:
             rows = frame[(frame["run"] == group.label) & (frame["layer"] == layer)]
             for name in names:
                 part = rows[rows["definition"] == name]
                 if len(part):
-                    meta = {"definition": name}
-                    shown.add_trace(line(group, part["round"].to_list(), part["value"].to_list(), meta=meta))
-        panels.append(Panel(layer, shown))
+                    marks.append(line(group, part.set_index("round")["value"], {"definition": name}))
+        panels.append(Panel(layer, "round", "", marks))
     options = [_definition(name, frame[frame["definition"] == name]["value"]) for name in names]
     controls = [Control("definition", "Definition", options)]
-    chart = Chart("gradient-norms", panels, frame, controls, width=200, height=240)
-    return Section("norms", "Gradient norms, layer by layer", about, [chart], missing)
+    chart = Exhibit("gradient-norms", panels, frame, controls, width=200, height=240)
+    return Part("norms", "Gradient norms, layer by layer", about, [chart], missing)
 
 
 def _norm_frame(story: Story) -> pd.DataFrame:
@@ -76,7 +76,7 @@ def _definition(name: str, values: pd.Series) -> Option:
     return Option(name, f"{chosen.letter} {name.replace('_', ' ')}", chosen.formula, layout)
 
 
-def ratios(story: Story) -> Section:
+def ratios(story: Story) -> Part:
     """How many times larger than at the base, by definition and layer, with a slider over rounds."""
     about = (
         "How many times longer the gradient is than with even clients (or, without such a run, in the first one), for "
@@ -88,21 +88,25 @@ def ratios(story: Story) -> Section:
     tables = {group: table for group, table in found.items() if not table.empty}
     if not tables:
         why = "It takes two runs of the same data and model with the gradient-norms probe, measured in the same rounds."
-        return Section("ratios", "Where heterogeneity acts", about, missing=[why])
+        return Part("ratios", "Where heterogeneity acts", about, missing=[why])
     every = pd.concat([table.assign(run=group.label) for group, table in tables.items()], ignore_index=True)
     stops = _stops(every)
     limit = float(np.nanmax(np.abs(np.log2(every["ratio"].replace([0, np.inf], np.nan))))) or 1.0
-    shown = figure("layer", yaxis={"autorange": "reversed", "automargin": True})
-    for group, table in tables.items():
-        for stop in stops:
-            meta = {"against": group.key, "round": stop}
-            shown.add_trace(_ratio_cells(table[table["round"] == stop], limit, meta))
+    scale = Scale(-limit, limit, colours="RdBu_r")
+    layers, names = (list(dict.fromkeys(every[column])) for column in ("layer", "definition"))
+    labels = [f"{gradients.definition(name).letter} {name.replace('_', ' ')}" for name in names]
+    cells = [
+        _ratio_cells(table[table["round"] == stop], names, layers, scale, {"against": group.key, "round": stop})
+        for group, table in tables.items()
+        for stop in stops
+    ]
+    panel = Panel("Ratio by definition and layer", "layer", "", cells, x_names=layers, y_names=labels)
     controls = [
         Control("against", "Compare", [Option(group.key, f"{group.label} / {pairs[group].label}") for group in tables]),
         Control("round", "Round", [Option(stop, stop) for stop in stops], slider=True),
     ]
-    chart = Chart("gradient-ratios", [Panel("Ratio by definition and layer", shown)], every, controls, 600, 380)
-    return Section("ratios", "Where heterogeneity acts", about, [chart])
+    chart = Exhibit("gradient-ratios", [panel], every, controls, 600, 380)
+    return Part("ratios", "Where heterogeneity acts", about, [chart])
 
 
 def _ratio_tables(base: Group, other: Group) -> pd.DataFrame:
@@ -131,26 +135,24 @@ def _stops(frame: pd.DataFrame) -> list[str]:
     return ["all", *rounds[::step]] if rounds else ["all"]
 
 
-def _ratio_cells(table: pd.DataFrame, limit: float, meta: Mapping[str, str]) -> go.Heatmap:
-    layers, names = (list(dict.fromkeys(table[column])) for column in ("layer", "definition"))
+def _ratio_cells(
+    table: pd.DataFrame, names: Sequence[str], layers: Sequence[str], scale: Scale, when: Mapping[str, str]
+) -> Heat:
+    """The ratios of one stop, definitions down and layers to the right."""
     cells = table.set_index(["definition", "layer"])
 
     def grid(column: str) -> np.ndarray:
-        return cells[column].unstack().reindex(index=names, columns=layers).to_numpy(float)
+        return np.asarray(cells[column].unstack().reindex(index=names, columns=layers).to_numpy(float))
+
+    def words(name: str, layer: str, value: float, low: float, high: float) -> str:
+        interval = f"<br>95 %: {low:.2f} to {high:.2f}" if low == low else ""
+        return f"{gradients.definition(name).letter} {name.replace('_', ' ')}, {layer}: {value:.3f} times{interval}"
 
     ratio, low, high = grid("ratio"), grid("low"), grid("high")
-    labels = [f"{gradients.definition(name).letter} {name.replace('_', ' ')}" for name in names]
-
-    def words(row: int, column: int) -> str:
-        ends = low[row, column], high[row, column]
-        interval = f"<br>95 %: {ends[0]:.2f} to {ends[1]:.2f}" if ends[0] == ends[0] else ""
-        return f"{labels[row]}, {layers[column]}: {ratio[row, column]:.3f} times{interval}"
-
-    places = range(len(layers))
+    texts = [[f"{value:.2f}" if value == value else "" for value in row] for row in ratio]
+    told = [
+        [words(name, layer, *(part[i, j] for part in (ratio, low, high))) for j, layer in enumerate(layers)]
+        for i, name in enumerate(names)
+    ]
     with np.errstate(divide="ignore", invalid="ignore"):
-        return go.Heatmap(
-            z=np.log2(ratio), x=layers, y=labels, texttemplate="%{text}", hoverinfo="text", meta=meta,
-            text=[[f"{value:.2f}" if value == value else "" for value in row] for row in ratio],
-            hovertext=[[words(row, column) for column in places] for row in range(len(names))],
-            zmin=-limit, zmax=limit, colorscale="RdBu", reversescale=True, showscale=False, xgap=2, ygap=2,
-        )  # fmt: skip
+        return Heat(np.log2(ratio), scale, texts=texts, told=told, when=when)

@@ -11,7 +11,7 @@ from diagnostics.flatness.comparison import Comparison
 from diagnostics.flatness.recorded import largest
 from figures.charts import surfaces as plots
 from figures.charts.scale import shared_scale
-from figures.report._page import Chart, Panel, Section, Table, figure
+from figures.report._page import Exhibit, Part, Table
 from figures.report._story import Story
 
 MOST_SURFACES = 8  # a browser has no more than 16 places for 3-D
@@ -26,7 +26,7 @@ CASES = {  # where a comparison has several
 }
 
 
-def surfaces(story: Story) -> Section:
+def surfaces(story: Story) -> Part:
     """3-D surfaces side by side, one camera, one scale."""
     about = (
         "The loss around each final model on a plane of two random, filter-normalised directions: a step of 1 moves "
@@ -46,29 +46,25 @@ def surfaces(story: Story) -> Section:
     missing += [f"{group.label}: not drawn, a page holds {MOST_SURFACES}" for group in list(chosen)[MOST_SURFACES:]]
     missing += story.troubles
     if not chosen:
-        return Section("surfaces", "Loss surfaces", about, missing=missing)
+        return Part("surfaces", "Loss surfaces", about, missing=missing)
     drawn = {group: surface.preview() for group, surface in list(chosen.items())[:MOST_SURFACES]}
     scale = shared_scale([surface.loss for surface in drawn.values()])
     panels, parts = [], []
     for group, surface in drawn.items():
-        shown = figure(margin={"l": 0, "r": 0, "t": 0, "b": 0})
-        shown.add_trace(plots.trace3d(surface, scale, show_scale=False))
-        shown.update_layout(scene=plots.scene(scale), scene_camera_center={"x": 0, "y": 0, "z": -0.14})
-        panels.append(Panel(group.label, shown, plots.title(surface)))
+        panels.append(plots.deep(group.label, surface, scale))
         alpha, beta = np.meshgrid(surface.alphas, surface.betas)
         columns = {"alpha": alpha, "beta": beta, "loss": surface.loss, "sem": surface.sem, "accuracy": surface.accuracy}
         parts.append(pd.DataFrame({"run": group.label} | {name: value.ravel() for name, value in columns.items()}))
-    where, labels = plots.ticks(scale)
-    ends = np.log10([scale.low, scale.high]) if scale.log else np.array([scale.low, scale.high])
-    places = (100 * (where - ends[0]) / (ends[1] - ends[0])).round(2).tolist()
+    (where, labels), (low, high) = scale.ticks(), scale.ends
+    places = (100 * (where - low) / (high - low)).round(2).tolist()
     legend = {"title": "loss", "ticks": list(zip(places, labels, strict=True))}
-    chart = Chart(
+    chart = Exhibit(
         "loss-surfaces", panels, pd.concat(parts, ignore_index=True), width=300, height=360, linked=True, legend=legend
     )
-    return Section("surfaces", "Loss surfaces", about, [chart], missing)
+    return Part("surfaces", "Loss surfaces", about, [chart], missing)
 
 
-def flatness(story: Story) -> Section:
+def flatness(story: Story) -> Part:
     """The numbers of the surfaces, with intervals."""
     about = (
         "How the loss rises around each model: smaller is flatter. Brackets are 95 % intervals of a hierarchical "
@@ -77,7 +73,7 @@ def flatness(story: Story) -> Section:
     )
     made = compared(story)
     if made is None:
-        return Section("flatness", "How flat", about, missing=["No complete loss surfaces to compare."])
+        return Part("flatness", "How flat", about, missing=["No complete loss surfaces to compare."])
     table = made.against_first
     first, seeds, directions = table["model"].iloc[0], int(table["seeds"].iloc[0]), int(table["directions"].iloc[0])
     rows = []
@@ -96,7 +92,7 @@ def flatness(story: Story) -> Section:
     shown = set(table["model"])
     missing = [f"{group.label}: no comparable surface" for group in story.groups if group.label not in shown]
     columns = ["quantity", "run", "mean [95 %]", f"minus {first} [95 %]"]
-    return Section("flatness", "How flat", about, [Table("flatness", caption, columns, rows, table)], missing)
+    return Part("flatness", "How flat", about, [Table("flatness", caption, columns, rows, table)], missing)
 
 
 def compared(story: Story) -> Comparison | None:

@@ -1,8 +1,8 @@
 """What a page is made of, and how it becomes one file.
 
-A chart is one or more plotly figures side by side. A trace says in its `meta` when it is shown: `{"run": "g0",
-"metric": "loss"}` while the chip of run g0 is on and the chart's control `metric` stands at `loss`. That is all the
-page's script knows of charts.
+An exhibit is panels with controls; each panel becomes a plotly figure. A mark says in `when` when it is shown:
+`{"run": "g0", "metric": "loss"}` while the chip of run g0 is on and the exhibit's control `metric` stands at `loss`.
+That is all the page's script knows of charts.
 """
 
 import json
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 import pandas as pd
-import plotly.graph_objects as go
-from plotly.offline import get_plotlyjs
 
 from feddual import __version__
+from figures.charts import interactive
+from figures.charts.describe import Line, Panel
 
 if TYPE_CHECKING:
     from figures.report._story import Group, Story
@@ -45,17 +45,8 @@ class Control:
 
 
 @dataclass(frozen=True)
-class Panel:
-    """One figure."""
-
-    title: str
-    figure: go.Figure
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Chart:
-    """Figures that belong together, their controls, and the numbers in them."""
+class Exhibit:
+    """Panels that belong together, their controls, and the numbers in them."""
 
     name: str
     panels: Sequence[Panel]
@@ -87,18 +78,14 @@ class Fold:
 
 
 @dataclass(frozen=True)
-class Section:
-    """A part of the page."""
+class Part:
+    """A part of the page under a heading."""
 
     name: str
     title: str
     about: str  # what it shows, in a sentence or two
-    parts: Sequence[Chart | Table | Fold] = ()
+    shown: Sequence[Exhibit | Table | Fold] = ()
     missing: Sequence[str] = ()  # what is not there, and how to get it
-
-    @property
-    def charts(self) -> list[Chart]:
-        return [part for part in self.parts if isinstance(part, Chart)]
 
 
 @dataclass(frozen=True)
@@ -111,63 +98,43 @@ class Card:
     facts: Sequence[tuple[str, str]]
 
 
-def figure(x_title: str = "", y_title: str = "", **layout: Any) -> go.Figure:
-    """An empty figure; colours and fonts come from the page."""
-    made = go.Figure()
-    made.update_layout(
-        template="none",
-        showlegend=False,
-        margin={"l": 58, "r": 14, "t": 14, "b": 46},
-        xaxis={"title": {"text": x_title}, "zeroline": False},
-        yaxis={"title": {"text": y_title}, "zeroline": False},
-        hovermode="closest",
-    )
-    return made.update_layout(**layout)
+def line(group: "Group", values: pd.Series, when: Mapping[str, str] | None = None, *edges: pd.Series) -> Line:
+    """A group's curve in its colour and under its chip; with a band between the edges, if there are two."""
+    x, y, *band = (one.to_numpy(float) for one in (values.index, values, *edges))
+    return Line(group.look, x, y, *band, when={"run": group.key} | dict(when or {}))
 
 
-def line(group: "Group", x: Any, y: Any, name: str = "", **more: Any) -> go.Scatter:
-    """A group's curve, in its colour and under its chip."""
-    meta = {"run": group.key} | more.pop("meta", {})
-    style = {"color": group.colour, "dash": group.dash, "width": 2}
-    few = len(x) <= 30
-    return go.Scatter(
-        x=x, y=y, name=name or group.label, line=style, mode="lines+markers" if few else "lines", marker={"size": 5},
-        meta=meta, **more,
-    )  # fmt: skip
-
-
-def render(story: "Story", in_short: Sequence[str], cards: Sequence[Card], sections: Sequence[Section]) -> str:
+def render(story: "Story", in_short: Sequence[str], cards: Sequence[Card], parts: Sequence[Part]) -> str:
     """The page."""
-    charts = [chart for section in sections for chart in section.charts]
-    shown = [part for section in sections for part in section.parts if not isinstance(part, Fold)]
+    shown = [one for part in parts for one in part.shown if not isinstance(one, Fold)]
     data = {
-        "charts": [_chart(chart) for chart in charts],
-        "csv": {part.name: part.frame.to_csv(index=False, lineterminator="\n") for part in shown},
+        "charts": [_exhibit(one) for one in shown if isinstance(one, Exhibit)],
+        "csv": {one.name: one.frame.to_csv(index=False, lineterminator="\n") for one in shown},
     }
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.policies["json.dumps_kwargs"] = {}  # keys in their order: an axis must get its type before its range
-    environment.tests["chart"] = lambda part: isinstance(part, Chart)
-    environment.tests["table"] = lambda part: isinstance(part, Table)
+    environment.tests["exhibit"] = lambda one: isinstance(one, Exhibit)
+    environment.tests["table"] = lambda one: isinstance(one, Table)
     return environment.from_string(_file("page.html.j2")).render(
         story=story,
         in_short=in_short,
         cards=cards,
-        sections=sections,
+        parts=parts,
         data=data,
         style=_file("page.css"),
         script=_file("page.js"),
-        library=get_plotlyjs(),
+        library=interactive.library().decode(),
         version=__version__,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
 
 
-def _chart(chart: Chart) -> dict[str, Any]:
+def _exhibit(exhibit: Exhibit) -> dict[str, Any]:
     return {
-        "name": chart.name,
-        "linked": chart.linked,
-        "panels": [json.loads(panel.figure.to_json()) for panel in chart.panels],
-        "controls": [asdict(control) for control in chart.controls],
+        "name": exhibit.name,
+        "linked": exhibit.linked,
+        "panels": [json.loads(interactive.single(panel).to_json()) for panel in exhibit.panels],
+        "controls": [asdict(control) for control in exhibit.controls],
     }
 
 

@@ -12,14 +12,13 @@ import pandas as pd
 from diagnostics.gradients.probe import GradientNormProbe
 from diagnostics.surfaces.results import Surface, load
 from feddual.errors import UserError
-from figures._collect import is_trial
-from figures._results import Recorded, Results
-from figures.charts.gradients import COLOURS
-from figures.charts.style import LOOKS
+from feddual.records.results import Recorded, RunSet
+from feddual.records.slim import open_run
+from feddual.records.study_dir import StudyDir, is_trial
+from figures.charts.style import COLOURS, DASHES, LOOKS, Look
 from figures.paper._rows import ALGORITHMS
 
 UNITS = "rms"  # of gradient norms
-DASHES = ("solid", "dash", "dot", "dashdot")  # plotly's names
 
 
 @dataclass(frozen=True, eq=False)  # a key of dictionaries
@@ -27,10 +26,12 @@ class Group:
     """Runs of one experiment, which differ in their seed alone."""
 
     key: str
-    label: str
-    colour: str
-    dash: str
+    look: Look
     runs: tuple[Recorded, ...]
+
+    @property
+    def label(self) -> str:
+        return self.look.label
 
     @property
     def first(self) -> Recorded:
@@ -43,8 +44,9 @@ class Group:
     @cached_property
     def gradient_norms(self) -> dict[int, pd.DataFrame]:
         """What the probe recorded, by seed: over √size, and a mean over each round's clients."""
-        folders = {run.seed: run.path / "probes" / GradientNormProbe.name for run in self.runs}
-        frames = {seed: GradientNormProbe.read(path, [UNITS]) for seed, path in folders.items() if path.is_dir()}
+        name = GradientNormProbe.name
+        folders = {run.seed: run.record.probe_path(name) for run in self.runs if run.record.has_probe(name)}
+        frames = {seed: GradientNormProbe.read(path, [UNITS]) for seed, path in folders.items()}
         return {seed: _over_clients(frame) for seed, frame in frames.items() if len(frame)}
 
 
@@ -66,15 +68,14 @@ class Story:
         Raises:
             UserError: When it holds neither a run nor a study.
         """
-        if not root.is_dir():
+        if not root.is_dir() and not open_run(root).exists:
             raise UserError(f"{root}: no such folder; name a run directory or a study's folder")
-        every = Results(root).every
+        every, files = RunSet(root).every, StudyDir(root)
         runs = [run for run in every if not is_trial(run.path.relative_to(root))]
-        failed = {path.stem: path.read_text(encoding="utf-8").strip() for path in sorted(root.glob("failed/*.txt"))}
-        is_study = (root / "study.yaml").is_file()
-        if not runs and not failed and not is_study:
+        failed = files.failures()
+        if not runs and not failed and not files.exists:
             raise UserError(f"{root}: neither a run directory (config.yaml) nor a folder with some in it")
-        study = next((run.study for run in runs if run.study), None) if is_study else None
+        study = next((run.study for run in runs if run.study), None) if files.exists else None
         return cls(root, study, _groups(runs), failed, len(every) - len(runs))
 
     @property
@@ -121,14 +122,14 @@ class Story:
         return found
 
     def _surfaces_of(self, run: Recorded) -> Iterator[tuple[str, Surface]]:
-        for manifest in sorted((run.path / "surfaces").glob("*/manifest.json")):
+        for folder in run.record.surfaces():
             try:
-                surface = load(manifest.parent)
+                surface = load(folder)
                 if isinstance(surface, Surface):
                     surface.preview()  # enough points for a picture
-                    yield manifest.parent.name, surface
+                    yield folder.name, surface
             except (UserError, OSError, ValueError, KeyError) as error:
-                self.troubles.append(f"{run.path.name}, surface {manifest.parent.name}: {error}")
+                self.troubles.append(f"{run.path.name}, surface {folder.name}: {error}")
 
 
 def _over_clients(frame: pd.DataFrame) -> pd.DataFrame:
@@ -158,9 +159,7 @@ def _groups(runs: list[Recorded]) -> tuple[Group, ...]:
     return tuple(
         Group(
             f"g{number}",
-            label,
-            COLOURS[number % len(COLOURS)],
-            DASHES[number // len(COLOURS) % len(DASHES)],
+            Look(label, COLOURS[number % len(COLOURS)], dash=DASHES[number // len(COLOURS) % len(DASHES)], width=1.6),
             tuple(members[seed] for seed in sorted(members)),
         )
         for number, (label, members) in enumerate(zip(labels, ordered, strict=True))

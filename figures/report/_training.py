@@ -1,15 +1,16 @@
 """How training went: cards, learning curves, time."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from diagnostics.statistics import over_seeds
 from figures._results import WINDOW, per_round, smoothed
+from figures.charts.describe import Bars, Line, Panel
 from figures.paper._timing import duration
-from figures.report._page import Card, Chart, Control, Option, Panel, Section, figure, line
+from figures.report._page import Card, Control, Exhibit, Option, Part, line
 from figures.report._story import Group, Story
 
 METRICS = {"accuracy": "test accuracy", "loss": "test loss"}
@@ -62,10 +63,9 @@ def _percent(value: float) -> str:
 # --- learning curves --------------------------------------------------------------------------------------------------
 
 
-def curves(story: Story) -> Section:
+def curves(story: Story) -> Part:
     """Accuracy and loss over rounds."""
-    chart = figure("communication round", METRICS["accuracy"])
-    parts = []
+    marks, parts = [], []
     for group in story.groups:
         for metric in METRICS:
             seeds = per_round(group.runs, metric)
@@ -73,7 +73,7 @@ def curves(story: Story) -> Section:
                 continue
             parts.append(tidy(group, seeds, metric))
             for way, shown in {"measured": seeds, "mean": seeds.apply(smoothed)}.items():
-                chart.add_traces(band(group, shown, {"metric": metric, "smoothing": way}))
+                marks.append(band(group, shown, {"metric": metric, "smoothing": way}))
     missing = [f"{group.label}: no test results yet" for group in story.groups if per_round(group.runs, "loss").empty]
     missing += [
         f"{run.path.name}: stopped after round {run.summary['rounds']} of {run.config['training']['rounds']}; "
@@ -86,7 +86,7 @@ def curves(story: Story) -> Section:
         "range. With very skewed clients one round swings by points, so a running mean reads better."
     )
     if not parts:
-        return Section("curves", "Learning curves", about, missing=missing or ["No run has finished a round."])
+        return Part("curves", "Learning curves", about, missing=missing or ["No run has finished a round."])
     controls = (
         Control("metric", "Show", [
             Option("accuracy", "accuracy", layout={"yaxis.title.text": METRICS["accuracy"], "yaxis.tickformat": ".0%"}),
@@ -96,9 +96,9 @@ def curves(story: Story) -> Section:
             Option("measured", "as measured"), Option("mean", f"mean of {WINDOW} rounds"),
         ]),
     )  # fmt: skip
-    panel = Panel("Test accuracy or loss over rounds", chart)
-    drawn = Chart("learning-curves", [panel], pd.concat(parts, ignore_index=True), controls, 900, 420)
-    return Section("curves", "Learning curves", about, [drawn], missing)
+    panel = Panel("Test accuracy or loss over rounds", "communication round", METRICS["accuracy"], marks)
+    drawn = Exhibit("learning-curves", [panel], pd.concat(parts, ignore_index=True), controls, 900, 420)
+    return Part("curves", "Learning curves", about, [drawn], missing)
 
 
 def tidy(group: Group, seeds: pd.DataFrame, quantity: str) -> pd.DataFrame:
@@ -107,27 +107,23 @@ def tidy(group: Group, seeds: pd.DataFrame, quantity: str) -> pd.DataFrame:
     return long.assign(run=group.label, quantity=quantity)[["run", "seed", "quantity", "round", "value"]]
 
 
-def band(group: Group, seeds: pd.DataFrame, meta: dict[str, str]) -> list[go.Scatter]:
+def band(group: Group, seeds: pd.DataFrame, when: dict[str, str] | None = None) -> Line:
     """The mean over seeds, and their range where there are several; of the rounds that all have."""
     common = seeds.dropna()
-    traces = []
-    if seeds.shape[1] > 1:
-        edge = np.concatenate([common.max(axis=1), common.min(axis=1)[::-1]])
-        there = np.concatenate([common.index, common.index[::-1]])
-        traces.append(
-            go.Scatter(
-                x=there, y=edge, fill="toself", fillcolor=group.colour, opacity=0.16, line={"width": 0},
-                hoverinfo="skip", meta={"run": group.key} | meta,
-            )
-        )  # fmt: skip
-    mean = common.mean(axis=1)
-    return [*traces, line(group, mean.index.to_list(), mean.to_list(), meta=meta)]
+    edges = (common.min(axis=1), common.max(axis=1)) if seeds.shape[1] > 1 else ()
+    return line(group, common.mean(axis=1), when, *edges)
+
+
+def from_zero(lines: Sequence[Line]) -> tuple[float, float]:
+    """An axis from 0 to a little above the highest line."""
+    tops = [float(np.nanmax(one.y if one.high is None else one.high)) for one in lines if len(one.y)]
+    return 0.0, 1.05 * max(tops, default=1.0)
 
 
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
-def timing(story: Story) -> Section:
+def timing(story: Story) -> Part:
     """Where the seconds go."""
     about = (
         "Seconds of a round by what they were spent on (a mean over rounds after the first, in which the graph is "
@@ -135,25 +131,24 @@ def timing(story: Story) -> Section:
     )
     rows = [(group, run, row) for group in story.groups for run in group.runs for row in run.timings]
     if not rows:
-        return Section("timing", "Time", about, missing=["No timings were recorded."])
+        return Part("timing", "Time", about, missing=["No timings were recorded."])
     frame = pd.DataFrame([{"run": group.label, "seed": run.seed, **_split(row)} for group, run, row in rows])
     means = frame[(frame["round"] > 1) | (frame.groupby(["run", "seed"])["round"].transform("max") == 1)]
     means = means.groupby("run", sort=False).mean(numeric_only=True)
-    bars = figure("seconds per round", barmode="stack", yaxis={"autorange": "reversed", "automargin": True})
-    for colour, part in zip(PART_COLOURS, [*PARTS, "other"], strict=True):
-        bars.add_bar(
-            y=means.index.to_list(), x=means[part].to_list(), name=part, orientation="h", marker={"color": colour},
-            hovertemplate="%{y}<br>" + part + ": %{x:.3f} s<extra></extra>",
-        )  # fmt: skip
-    bars.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
-    each = figure("communication round", "seconds", yaxis={"title": {"text": "seconds"}, "rangemode": "tozero"})
+    spent = {part: means[part].to_list() for part in [*PARTS, "other"]}
+    looks = [group.look for group in story.groups if group.label in means.index]
+    bars = Bars(looks, spent, stacked=PART_COLOURS, text="{:.3f} s")
+    lines = []
     for group in story.groups:
         seeds = pd.DataFrame({run.seed: pd.Series({r["round"]: r["seconds"] for r in run.timings}, dtype=float)
                               for run in group.runs}, dtype=float)  # fmt: skip
         if not seeds.empty:
-            each.add_traces(band(group, seeds, {}))
-    panels = [Panel("By what they were spent on", bars), Panel("Each round", each)]
-    return Section("timing", "Time", about, [Chart("timing", panels, frame, height=300)])
+            lines.append(band(group, seeds))
+    panels = [
+        Panel("By what they were spent on", "seconds per round", "", [bars]),
+        Panel("Each round", "communication round", "seconds", lines, y_range=from_zero(lines)),
+    ]
+    return Part("timing", "Time", about, [Exhibit("timing", panels, frame, height=300)])
 
 
 def _split(row: dict[str, Any]) -> dict[str, float]:

@@ -4,22 +4,21 @@ A picture of "gradient norms" can show the opposite of another one that has the 
 definition and its normalisation.
 """
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import replace
 
 from diagnostics.gradients.contract import Definition
 from feddual.errors import UserError
-from feddual.experiment.plugins import load_attribute, module_names
+from feddual.experiment import plugins
 
 
-def _shipped() -> dict[str, Definition]:
-    modules = [importlib.import_module(f"{__name__}.{name}") for name in module_names(str(__file__))]
-    found = [replace(module.DEFINITION, name=module.__name__.rpartition(".")[2]) for module in modules]
-    return {one.name: one for one in sorted(found, key=lambda one: one.letter)}
+def _named(name: str) -> Definition:
+    """With its name: that of its file, of its entry point, or of the variable in a user's module."""
+    found: Definition = plugins.find("definitions", name, "definition")
+    return found if found.name else replace(found, name=name.rpartition(":")[2].lower())
 
 
-DEFINITIONS = _shipped()
+DEFINITIONS = {one.name: one for one in sorted(map(_named, plugins.names("definitions")), key=lambda one: one.letter)}
 
 
 def definition(name: str) -> Definition:
@@ -28,14 +27,11 @@ def definition(name: str) -> Definition:
     Raises:
         UserError: When there is none; it names those there are.
     """
-    if ":" in name:
-        found = load_attribute(name, "definition")
-        if not isinstance(found, Definition):
-            raise UserError(f"definition: {name!r} is no Definition but a {type(found).__name__}")
-        return found if found.name else replace(found, name=name.rpartition(":")[2].lower())
     for found in DEFINITIONS.values():
         if name in (found.name, found.letter):
             return found
+    if ":" in name or name in plugins.names("definitions"):
+        return _named(name)
     known = ", ".join(f"{found.letter} {found.name}" for found in DEFINITIONS.values())
     raise UserError(f"definition {name!r} is unknown; allowed: {known}")
 

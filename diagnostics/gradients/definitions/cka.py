@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from diagnostics.gradients.contract import AtClient, Definition, OfRound, server_examples
+from diagnostics.gradients.contract import AtClient, Definition, OfRound
 
 COMMON = 128  # inputs on which the layers of two clients' models are compared
 
@@ -18,8 +18,8 @@ def gram(activations: np.ndarray) -> np.ndarray:
 
 def grams(client: AtClient) -> dict[str, np.ndarray]:
     """To be sent: a matrix of each layer, on common inputs."""
-    inputs, _ = server_examples(client.bench, COMMON)
-    outputs = client.bench.activations(client.trained.weights, inputs)
+    inputs, _ = client.view.test(COMMON)
+    outputs = client.view.activations(client.trained.weights, inputs)
     return {layer: gram(value).astype(np.float32) for layer, value in outputs.items()}
 
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from diagnostics.gradients.contract import Definition, OfRound, server_examples
+from diagnostics.gradients.contract import Definition, OfRound
 
 
 def of_all(seen: OfRound) -> np.ndarray:
     """||grad F(w)|| over a fixed part of the test data."""
-    inputs, labels = server_examples(seen.bench, seen.server_samples)
-    return seen.groups.norms(seen.bench.gradient(seen.previous, inputs, labels))
+    view = seen.view
+    return seen.groups.norms(view.gradient(view.previous, *view.test(seen.server_samples)))
 
 
 DEFINITION = Definition(
