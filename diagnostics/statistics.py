@@ -1,10 +1,14 @@
 """Every interval and spread of the project: over training seeds, directions, rounds."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from feddual import seeding
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def interval(draws: np.ndarray) -> tuple[float, float]:
@@ -67,3 +71,14 @@ def over_seeds(values: Sequence[float | None]) -> tuple[float, float]:
     known = np.array([value for value in values if value is not None], float)
     mean = float(known.mean()) if len(known) else np.nan
     return mean, float(known.std(ddof=1)) if len(known) > 1 else np.nan
+
+
+def band(seeds: "pd.DataFrame") -> "tuple[pd.Series, pd.Series, pd.Series]":
+    """The mean over seeds (columns) of each row, and one standard deviation below and above; one seed has none."""
+    mean, std = seeds.mean(axis=1), seeds.std(axis=1, ddof=1).fillna(0)
+    return mean, mean - std, mean + std
+
+
+def standard_error(values: np.ndarray) -> np.ndarray:
+    """Of the mean over the first axis, which holds independent (paired) differences."""
+    return np.std(values, axis=0, ddof=1) / np.sqrt(len(values))

@@ -93,6 +93,15 @@ def draw_all(
     return {name: draw(results, Path(out)) for name, draw in drawers.items()}
 
 
+def measure(runs: str | Path = RESULTS) -> list[Path]:
+    """Compute what figures show of several runs (ratios, flatness) once, into files beside the runs."""
+    from figures._results import Results
+
+    results = Results(runs)
+    able = [one for one in map(module, names()) if hasattr(one, "measure")]
+    return [file for one in able for file in one.measure(results)]
+
+
 def __getattr__(name: str) -> Any:
     """What a figure of one's own is made of, imported when it is first used."""
     if name in ("Drawing", "Results"):
@@ -105,4 +114,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return ["Drawing", "Results", "charts", "draw", "draw_all", "drawer", "full_name", "module", "names", "report"]
+    doors = ["draw", "draw_all", "drawer", "full_name", "measure", "module", "names"]
+    return ["Drawing", "Results", "charts", *doors, "report"]

@@ -138,7 +138,9 @@ def collect(
 
     if into is None and len(source) > 1:
         raise UserError("--into: with several sources, say where the copies go")
-    done = gather(source, into or figures.RESULTS / source[0].resolve().name, weights)
+    target = into or figures.RESULTS / source[0].resolve().name
+    done = gather(source, target, weights)
+    figures.measure(figures.RESULTS if target.resolve().is_relative_to(figures.RESULTS) else target)
     if as_json:
         runs = [str(path) for path in done.runs]
         print(json.dumps({"runs": runs, "skipped": done.skipped, "trials": done.trials, "bytes": done.bytes}))

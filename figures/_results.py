@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from diagnostics.statistics import over_seeds
 from feddual.errors import UserError
 from feddual.experiment import config
 from feddual.records.identity import Identity, identity
@@ -115,13 +116,6 @@ def seeds_text(*numbers: int) -> str:
     """`3 seeds`, or `1-3 seeds` where they differ."""
     low, high = min(numbers, default=0), max(numbers, default=0)
     return f"{low}–{high} seeds" if low < high else f"{high} seed{'s' if high != 1 else ''}"
-
-
-def over_seeds(values: Sequence[float | None]) -> tuple[float, float]:
-    """Mean and sample standard deviation; NaN where there are too few values."""
-    known = np.array([value for value in values if value is not None], float)
-    mean = float(known.mean()) if len(known) else np.nan
-    return mean, float(known.std(ddof=1)) if len(known) > 1 else np.nan
 
 
 def accuracy(runs: Sequence[Recorded], paper: tuple[float, float] | str | None = None) -> dict[str, Any]:

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 import feddual
+from diagnostics.flatness import measures
 from diagnostics.flatness.compare import compare_models
 from diagnostics.flatness.comparison import paired_differences
 from diagnostics.flatness.matching import group_runs
 from diagnostics.flatness.measures import flatness_radius, symmetric_rise
 from diagnostics.statistics import hierarchical
+from diagnostics.surfaces.results import Lines, Surface
 from feddual._lazy import keras, tf
 from feddual.errors import UserError
 from tests.helpers import tiny
@@ -42,6 +44,33 @@ def test_rises_are_symmetric():
     # A slope alone is no rise: a federated model is not a stationary point.
     places, losses = np.array([-1.0, 0, 1]), np.array([[1.0, 2, 3], [4, 2, 6]])
     np.testing.assert_allclose([symmetric_rise((places, line), 1.0) for line in losses], [0, 3])
+
+
+def plane(a, b, extent=1.0, points=25):
+    """The surface L = 1 + a x² + b y² + x."""
+    alphas = np.linspace(-extent, extent, points)
+    x, y = np.meshgrid(alphas, alphas)
+    loss = 1 + a * x**2 + b * y**2 + x
+    meta = {"identity": {}, "facts": {"loss": 1.0}}
+    blank = np.zeros_like(loss)
+    return Surface(alphas, loss, blank, blank, np.zeros((*loss.shape, 0)), loss > -9, blank.astype(int), meta, alphas)
+
+
+def test_a_planes_axes_are_two_lines_with_the_same_formulas():
+    """A slope is no rise; kappa is 2 a and 2 b, the rise a r² and b r², of the pair their means."""
+    (found,) = measures.quantities(plane(1, 3))
+    assert found["kappa"] == pytest.approx(4)
+    assert [found[f"rise_{r:g}"] for r in (1, 0.5, 0.25)] == pytest.approx([2, 0.5, 0.125])
+    assert found["r_tau"] == pytest.approx((0.1**0.5 + (0.1 / 3) ** 0.5) / 2, abs=0.01)
+    # A radius between points is read off straight lines, one beyond the end is not known.
+    (between,) = measures.quantities(plane(1, 3, points=51))
+    assert between["rise_0.5"] == pytest.approx(0.5 + 2 * 0.02**2)
+    (near,) = measures.quantities(plane(1, 3, extent=0.6))
+    assert np.isnan(near["rise_1"])
+    assert near["r_tau"] == pytest.approx(found["r_tau"], abs=0.01)
+    axis = plane(1, 3)
+    lines = Lines(axis.alphas, np.stack([axis.loss[12], axis.loss[:, 12]]), *[np.zeros(0)] * 5, axis.meta)
+    np.testing.assert_allclose(measures.profiles(lines).mean(0), measures.profiles(axis)[0])
 
 
 def test_the_bootstrap_draws_seeds_then_directions():

@@ -141,6 +141,33 @@ def test_compare(run, tmp_path):
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
+def test_compare_from_recorded_surfaces(run, tmp_path):
+    import shutil
+
+    paths = [tmp_path / name for name in ("even", "skewed")]
+    for path in paths:
+        shutil.copytree(run / path.name, path, ignore=shutil.ignore_patterns("surfaces"))
+    missing = call("compare", *paths, "--from", "surfaces", "--out", tmp_path / "cmp", code=2)
+    assert f"python -m diagnostics surface {paths[0]}" in missing.stderr
+    for path in paths:
+        for pair in (0, 1):
+            out = path / "surfaces" / f"pair-{pair}"
+            call("surface", path, "--grid", 5, "--images", 60, "--direction", pair, "--out", out)
+    facts = json.loads(call("compare", *paths, "--from", "surfaces", "--out", tmp_path / "cmp", "--json").stdout)
+    surfaces = [Surface.load(paths[1] / "surfaces" / f"pair-{pair}") for pair in (0, 1)]
+    whole = json.loads((tmp_path / "cmp" / "comparison.json").read_text())
+    means = {(row["quantity"], row["model"]): row["mean"] for row in whole["summary"]}
+    expected = [(one.loss[2, 3] + one.loss[2, 1] + one.loss[3, 2] + one.loss[1, 2]) / 4 for one in surfaces]
+    expected = np.mean(expected) - np.mean([one.loss[2, 2] for one in surfaces])
+    assert means["rise_0.5", "skewed"] == pytest.approx(expected)
+    assert means["loss", "skewed"] == pytest.approx(surfaces[0].loss[2, 2])
+    gap = means["rise_0.5", "skewed"] - means["rise_0.5", "even"]
+    (row,) = [row for row in facts["differences"] if row["quantity"] == "rise_0.5"]
+    assert row["difference"] == pytest.approx(gap)
+    assert (tmp_path / "cmp" / "profiles.png").is_file()
+    assert "expected lines or surfaces" in call("compare", *paths, "--from", "memory", code=2).stderr
+
+
 def test_help_teaches():
     for command in ("surface", "compare", "export"):
         text = call(command, "--help").stdout

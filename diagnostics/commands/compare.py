@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -127,9 +127,7 @@ def _pictures(found: "Comparison", out: Path) -> list[Path]:
         "Symmetric loss rise over the radius: mean over training seeds and directions, its 95 % interval (dark) and "
         "the band of 10 to 90 % over all lines (light)."
     )
-    lines: dict[str, Any] = {
-        f"{name} (equal {match}, seed {place})": one for (match, name, place), one in found.lines.items()
-    }
+    lines = {f"{name} (equal {match}, seed {place})": one for (match, name, place), one in found.lines.items()}
     figure = plot_profiles(found.profiles, found.settings["tau"])
     made.append(save(figure, out / "profiles.png", captions(lines or surfaces, about)))
     return made

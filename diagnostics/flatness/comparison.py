@@ -99,10 +99,10 @@ class Comparison:
             self.write(path)
         return path
 
-    def write(self, path: Path) -> None:
-        """The files, without asking."""
+    def write(self, path: Path, csv: bool = True) -> None:
+        """The files, without asking; of the tables also CSV, or JSON alone."""
         every = {name: getattr(self, name) for name in TABLES}
-        for name, table in every.items():
+        for name, table in every.items() if csv else ():
             atomic_write(path / f"{name}.csv", table.to_csv(index=False).encode())
         tables.write(path / FILE, self.identity, every, settings=self.settings)
 

@@ -5,7 +5,10 @@ from typing import Any
 
 _HOMES = {
     **dict.fromkeys(("DEFINITIONS", "definition", "describe"), "definitions"),
-    **dict.fromkeys(("per_round", "bands", "log_ratios", "ratios", "ratios_by_seed", "level"), "comparing"),
+    **dict.fromkeys(
+        ("COLUMNS", "per_round", "bands", "log_ratios", "ratios", "ratios_by_seed", "ratio_tables", "level"),
+        "comparing",
+    ),
     **dict.fromkeys(("NORMALISATIONS", "Groups", "normalise"), "layers"),
     **dict.fromkeys(("Definition", "two_halves"), "contract"),
 }

@@ -1,13 +1,16 @@
 """Gradient norms of several runs beside each other, from the tables that the probe recorded."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from diagnostics import tables
 from diagnostics.gradients.definitions import definition
 from diagnostics.statistics import block_bootstrap, interval
 from feddual.errors import UserError
+from feddual.functional.layout import fingerprint
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,9 +39,9 @@ def bands(
     frames: "Sequence[pd.DataFrame]", name: str, normalisation: str = "rms"
 ) -> "tuple[pd.DataFrame, np.ndarray, np.ndarray]":
     """The geometric mean over seeds, and the lowest and highest seed, by layer and round that all seeds have."""
-    tables = _common([per_round(frame, name, normalisation).apply(np.log) for frame in frames])
-    stacked = np.stack([table.to_numpy() for table in tables])
-    middle = tables[0].copy()
+    logs = _common([per_round(frame, name, normalisation).apply(np.log) for frame in frames])
+    stacked = np.stack([table.to_numpy() for table in logs])
+    middle = logs[0].copy()
     middle[:] = np.exp(stacked.mean(0))
     return middle, np.exp(stacked.min(0)), np.exp(stacked.max(0))
 
@@ -58,10 +61,10 @@ def log_ratios(
     return middle.T, (np.abs(np.sign(stacked).sum(0)) == len(pairs)).T
 
 
-def _common(tables: "list[pd.DataFrame]") -> "list[pd.DataFrame]":
+def _common(several: "list[pd.DataFrame]") -> "list[pd.DataFrame]":
     """The rounds that all tables have."""
-    rounds = sorted(set.intersection(*(set(table.index) for table in tables)))
-    return [table.loc[rounds] for table in tables]
+    rounds = sorted(set.intersection(*(set(table.index) for table in several)))
+    return [table.loc[rounds] for table in several]
 
 
 def ratios(
@@ -134,3 +137,43 @@ def ratios_by_seed(
     """`ratios` of runs given by seed, paired by it; those without a partner are left out, no rows when none has one."""
     seeds = sorted(set(base) & set(other))
     return ratios([base[seed] for seed in seeds], [other[seed] for seed in seeds], names, normalisation)
+
+
+def ratio_tables(
+    groups: "Mapping[str, Mapping[int, pd.DataFrame]]",
+    base: str,
+    asked: Mapping[tuple[str, str], Sequence[str]],
+    file: Path | None = None,
+    write: bool = False,
+) -> "pd.DataFrame":
+    """`ratios` of several groups of runs to one of them, from a file if it has those of these runs.
+
+    Args:
+        groups: By label, the runs' tables by seed.
+        base: The label of what they are compared with.
+        asked: Definitions by label and normalisation.
+        file: Where the table is, or goes.
+        write: Whether it goes there.
+
+    Returns:
+        The columns of `ratios`, after `against` (the label) and `normalisation`; no rows without pairs.
+    """
+    import pandas as pd
+
+    hashes = {
+        label: {str(seed): fingerprint(frame["value"].to_numpy()) for seed, frame in group.items()}
+        for label, group in groups.items()
+    }
+    identity = {"base": base, "asked": [[*key, *names] for key, names in asked.items()], "runs": hashes}
+    if kept := tables.stored(file, identity):
+        return pd.DataFrame(kept["ratios"])
+    parts = []
+    for (label, how), names in asked.items():
+        table = ratios_by_seed(groups.get(base, {}), groups.get(label, {}), names, how)
+        table.insert(0, "against", label)
+        table.insert(1, "normalisation", how)
+        parts.append(table)
+    made = pd.concat(parts, ignore_index=True)
+    if write and file is not None and len(made):
+        tables.write(file, identity, {"ratios": made})
+    return made

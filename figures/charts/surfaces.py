@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from diagnostics.statistics import standard_error
 from feddual.errors import UserError
 from figures.charts.captions import at_centre, caption
 from figures.charts.describe import Chart, Contour, Heat, Panel, Points, Surface3D
@@ -74,7 +75,7 @@ def difference(first: Any, second: Any, names: tuple[str, str] = ("A", "B")) -> 
     rises = [_rise(two) - _rise(one) for one, two in zip(a, b, strict=True)]
     mean = np.mean(rises, axis=0)
     if len(rises) > 1:
-        error, source = np.std(rises, axis=0, ddof=1) / np.sqrt(len(rises)), f"over {len(rises)} pairs"
+        error, source = standard_error(np.array(rises)), f"over {len(rises)} pairs"
     else:
         error, source = np.hypot(a[0].sem, b[0].sem), "of the samples"
     finite = np.abs(mean[np.isfinite(mean)])

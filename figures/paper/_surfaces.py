@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from diagnostics.flatness import recorded
-from diagnostics.flatness.comparison import Comparison
+from diagnostics.flatness.comparison import FILE, Comparison
 from diagnostics.surfaces.results import Surface
 from figures._results import NOT_RUN, Drawing, Results, seeds_text
 from figures.charts import surfaces as plots
@@ -40,7 +40,7 @@ def draw(
     frames, sections, captions = [], [], []
     for number, (setting, groups) in enumerate(settings.items()):
         found = _found(groups, runs)
-        suffix = "" if number == 0 else f"_{number + 1}"
+        suffix = _suffix(number)
         made = recorded.compare_surfaces(found, stored=runs.root / recorded.FOLDER / f"{name}{suffix}")
         if made is None:
             blank = {"setting": setting, "dataset": dataset, "quantity": NOT_RUN}
@@ -55,6 +55,21 @@ def draw(
     frame = pd.concat(frames, ignore_index=True)
     files += _tables.write(f"{name}_table", title, sections, [*NOTES, *captions], frame, out)
     return Drawing(files, frame)
+
+
+def measure(name: str, settings: Mapping[str, Mapping[str, Chosen]], runs: Results) -> list[Path]:
+    """Compare once, into files beside the runs; arguments as for `draw`."""
+    files = []
+    for number, groups in enumerate(settings.values()):
+        folder = runs.root / recorded.FOLDER / f"{name}{_suffix(number)}"
+        if made := recorded.compare_surfaces(_found(groups, runs)):
+            made.write(folder, csv=False)
+            files.append(folder / FILE)
+    return files
+
+
+def _suffix(number: int) -> str:
+    return "" if number == 0 else f"_{number + 1}"
 
 
 NOTES = (

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from diagnostics.statistics import band
 from feddual.records.results import Recorded
 from figures import charts
 from figures._results import Drawing, Results, per_round, seeds_text
@@ -39,10 +40,9 @@ def draw(runs: Results, out: Path) -> Drawing:
 def _band(runs: Sequence[Recorded]) -> pd.DataFrame:
     """Mean and spread of the accuracy in percent, round by round; one seed has no spread."""
     seeds = 100 * per_round(runs, "accuracy")
-    mean, std = seeds.mean(axis=1), seeds.std(axis=1, ddof=1).fillna(0)
-    return pd.DataFrame(
-        {"round": seeds.index, "seeds": seeds.shape[1], "accuracy": mean, "low": mean - std, "high": mean + std}
-    ).reset_index(drop=True)
+    mean, low, high = band(seeds)
+    columns = {"round": seeds.index, "seeds": seeds.shape[1], "accuracy": mean, "low": low, "high": high}
+    return pd.DataFrame(columns).reset_index(drop=True)
 
 
 def _panel(row: str, bands: dict[str, pd.DataFrame], y_range: tuple[float, float]) -> Panel:

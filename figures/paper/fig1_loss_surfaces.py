@@ -47,3 +47,8 @@ def draw(runs: Results, out: Path) -> Drawing:
     """Write fig1_*.png, .pdf and .html, and a table."""
     title = "Fig. 1: how flat, FedAvg on IID and non-IID clients"
     return _surfaces.draw("fig1", title, SETTINGS, runs, out, "fmnist")
+
+
+def measure(runs: Results) -> list[Path]:
+    """Compare once, into files beside the runs."""
+    return _surfaces.measure("fig1", SETTINGS, runs)

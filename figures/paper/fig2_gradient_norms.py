@@ -45,11 +45,12 @@ def draw(runs: Results, out: Path) -> Drawing:
         if not base:
             continue
         both = {"IID": base, f"non-IID ({SKEWED})": other}
-        for how in ("rms", "raw"):
-            table = gradients.ratios(base, other, COMPARED, how)
-            facts = {"setting": title, "model": key[1], "dataset": key[0], "length": _length(base, other)}
-            tables.append(table.assign(normalisation=how, **facts))
-        ratios = tables[-2]
+        every = _ratios(runs, key, groups)
+        by_label = dict(list(every[every["normalisation"] == "rms"].groupby("against")))
+        ratios, profile = by_label[SKEWED], {label: by_label[label] for label in sorted(by_label)}
+        facts = {"setting": title, "model": key[1], "dataset": key[0], "length": _length(base, other)}
+        order = [*gradients.COLUMNS, "normalisation"]
+        tables.append(every[every["against"] == SKEWED][order].assign(**facts))
         chosen = [gradients.definition(item).name for item in SHOWN]
         pictures: dict[str, Chart] = {
             "lines": plots.lines(both, "A", title=f"{title}: gradient of each client at the global model"),
@@ -58,11 +59,6 @@ def draw(runs: Results, out: Path) -> Drawing:
             "dissimilarity": plots.level_heatmaps(both, title=title),
             "clients": plots.client_strips(both, "A"),
             "definitions": plots.sensitivity(ratios[ratios["definition"].isin(chosen)], title=title),
-        }
-        profile = {
-            label: gradients.ratios(*_pairs(groups, label), ["A"])
-            for label in sorted(groups)
-            if label != "IID" and _pairs(groups, label)[0]
         }
         heading = f"{title}: A, client at global"
         if len(profile) > 1:
@@ -76,6 +72,25 @@ def draw(runs: Results, out: Path) -> Drawing:
     frame = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(blank)
     files += _tables.write("fig2_ratios", "Gradient norms, non-IID / IID", _sections(frame), NOTES, frame, out)
     return Drawing(files, frame)
+
+
+def measure(runs: Results) -> list[Path]:
+    """Compute the ratios once, into files beside the runs."""
+    found = {key: _groups(runs, *key) for key in SETTINGS}
+    return [_file(runs, key) for key, groups in found.items() if len(_ratios(runs, key, groups, write=True))]
+
+
+def _file(runs: Results, key: tuple[str, str]) -> Path:
+    return runs.root / "comparison" / f"fig2{SETTINGS[key][0]}.json"
+
+
+def _ratios(
+    runs: Results, key: tuple[str, str], groups: dict[str, dict[int, pd.DataFrame]], write: bool = False
+) -> pd.DataFrame:
+    """The strongest skew under every definition; the milder ones, for the profile over depth, under one."""
+    milder = {(label, "rms"): ["A"] for label in sorted(groups) if label not in ("IID", SKEWED)}
+    asked = {(SKEWED, "rms"): COMPARED, (SKEWED, "raw"): COMPARED} | milder
+    return gradients.ratio_tables(groups, "IID", asked, _file(runs, key), write)
 
 
 NOTES = (
@@ -101,10 +116,8 @@ def _label(run: Recorded) -> str:
     return "IID" if partition["name"] == "iid" else f"α = {partition['alpha']:g}"
 
 
-def _pairs(
-    groups: dict[str, dict[int, pd.DataFrame]], label: str = SKEWED
-) -> tuple[list[pd.DataFrame], list[pd.DataFrame]]:
-    base, other = groups.get("IID", {}), groups.get(label, {})
+def _pairs(groups: dict[str, dict[int, pd.DataFrame]]) -> tuple[list[pd.DataFrame], list[pd.DataFrame]]:
+    base, other = groups.get("IID", {}), groups.get(SKEWED, {})
     seeds = sorted(set(base) & set(other))
     return [base[seed] for seed in seeds], [other[seed] for seed in seeds]
 

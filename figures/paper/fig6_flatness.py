@@ -36,3 +36,8 @@ def draw(runs: Results, out: Path) -> Drawing:
     """Write fig6_*.png, .pdf and .html, and a table."""
     title = "Fig. 6: how flat, FedAvg and FedDUAL at α = 0.01"
     return _surfaces.draw("fig6", title, SETTINGS, runs, out, "fmnist")
+
+
+def measure(runs: Results) -> list[Path]:
+    """Compare once, into files beside the runs."""
+    return _surfaces.measure("fig6", SETTINGS, runs)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from diagnostics.statistics import over_seeds
 from feddual.records.results import Recorded
 from figures._results import NOT_RUN, Drawing, Results, signed
 from figures.charts import tables as _tables
@@ -50,12 +51,13 @@ def draw(runs: Results, out: Path) -> Drawing:
 def _cell(ours: Sequence[Recorded], theirs: Sequence[Recorded]) -> dict[str, Any]:
     by_seed = {run.seed: run for run in theirs}
     pairs = [(run, by_seed[run.seed]) for run in ours if run.seed in by_seed]
-    gaps = np.array([100 * (mine.summary["accuracy"] - other.summary["accuracy"]) for mine, other in pairs])
+    gaps = [100 * (mine.summary["accuracy"] - other.summary["accuracy"]) for mine, other in pairs]
+    margin, std = over_seeds(gaps)
     return {
         "seeds": len(pairs),
-        "margin": float(gaps.mean()) if len(gaps) else np.nan,
-        "std": float(gaps.std(ddof=1)) if len(gaps) > 1 else np.nan,
-        "ahead": int((gaps > 0).sum()),
+        "margin": margin,
+        "std": std,
+        "ahead": sum(gap > 0 for gap in gaps),
         "diverged": sum(other.summary["diverged"] for _, other in pairs),
         "rounds": _rounds([other for _, other in pairs]),
         "our_rounds": _rounds([mine for mine, _ in pairs]),

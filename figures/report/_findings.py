@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from diagnostics import gradients
-from figures._results import over_seeds, signed
+from diagnostics.statistics import over_seeds
+from figures._results import signed
 from figures.report._landscape import compared
 from figures.report._story import UNITS, Story
 

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from figures._results import WINDOW, over_seeds, per_round, smoothed
+from diagnostics.statistics import over_seeds
+from figures._results import WINDOW, per_round, smoothed
 from figures.charts.describe import Bars, Line, Panel
 from figures.paper._timing import duration
 from figures.report._page import Card, Control, Exhibit, Option, Part, line

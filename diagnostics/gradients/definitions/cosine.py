@@ -13,12 +13,6 @@ def across_clients(seen: OfRound) -> list[np.ndarray]:
 
 
 DEFINITION = Definition(
-    "I",
-    "cos(g_k, sum_j p_j g_j)",
-    "with A",
-    is_norm=False,
-    across_clients=across_clients,
-    sends=gradient,
-    shares="client_at_global",
-    place=2,
-)
+    "I", "cos(g_k, sum_j p_j g_j)", "with A",
+    is_norm=False, across_clients=across_clients, sends=gradient, shares="client_at_global", place=2,
+)  # fmt: skip

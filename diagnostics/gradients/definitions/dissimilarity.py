@@ -24,12 +24,6 @@ def of_all(seen: OfRound) -> np.ndarray:
 
 
 DEFINITION = Definition(
-    "C",
-    "sum_k p_k ||g_k||^2 / ||sum_k p_k g_k||^2, at least 1",
-    "with A",
-    is_norm=False,
-    of_all=of_all,
-    sends=gradient,
-    shares="client_at_global",
-    place=1,
-)
+    "C", "sum_k p_k ||g_k||^2 / ||sum_k p_k g_k||^2, at least 1", "with A",
+    is_norm=False, of_all=of_all, sends=gradient, shares="client_at_global", place=1,
+)  # fmt: skip

@@ -2,23 +2,10 @@
 
 import numpy as np
 
-from diagnostics.gradients.contract import BY_PRODUCT, AtClient, Definition, OfRound
-
-
-def at_client(client: AtClient) -> np.ndarray:
-    """||w - w_k||."""
-    return client.drift
-
-
-def of_all(seen: OfRound) -> np.ndarray:
-    """||sum_k p_k (w - w_k)||."""
-    return seen.groups.norms(seen.gathered.weighted / np.sum(seen.gathered.weights))
-
+from diagnostics.gradients.contract import BY_PRODUCT, Definition
 
 DEFINITION = Definition(
-    "D",
-    "||w - w_k||, and of all clients ||sum_k p_k (w - w_k)||",
-    BY_PRODUCT,
-    at_client=at_client,
-    of_all=of_all,
-)
+    "D", "||w - w_k||, and of all clients ||sum_k p_k (w - w_k)||", BY_PRODUCT,
+    at_client=lambda client: client.drift,
+    of_all=lambda seen: seen.groups.norms(seen.gathered.weighted / np.sum(seen.gathered.weights)),
+)  # fmt: skip

@@ -2,18 +2,10 @@
 
 import numpy as np
 
-from diagnostics.gradients.contract import BY_PRODUCT, AtClient, Definition
-
-
-def at_client(client: AtClient) -> np.ndarray:
-    """Root mean square over the steps."""
-    return np.sqrt(client.groups.of_steps(client.trained.square_sums) / client.steps)
-
+from diagnostics.gradients.contract import BY_PRODUCT, Definition
 
 DEFINITION = Definition(
-    "H",
-    "root mean square over the steps of the norm of the step's gradient; holds the noise of the batch, so compare at "
-    "equal batch sizes only",
-    BY_PRODUCT,
-    at_client=at_client,
-)
+    "H", "root mean square over the steps of the norm of the step's gradient; holds the noise of the batch, so "
+    "compare at equal batch sizes only", BY_PRODUCT,
+    at_client=lambda client: np.sqrt(client.groups.of_steps(client.trained.square_sums) / client.steps),
+)  # fmt: skip

@@ -16,11 +16,6 @@ def at_client(client: AtClient) -> np.ndarray | None:
 
 
 DEFINITION = Definition(
-    "N",
-    "tr(Sigma) / ||g_k||^2 from the same halves: the batch size at which noise and gradient are equal",
-    "with A",
-    is_norm=False,
-    at_client=at_client,
-    shares="client_at_global",
-    place=1,
-)
+    "N", "tr(Sigma) / ||g_k||^2 from the same halves: the batch size at which noise and gradient are equal", "with A",
+    is_norm=False, at_client=at_client, shares="client_at_global", place=1,
+)  # fmt: skip
