@@ -47,7 +47,7 @@ def render(chart: Chart, formats: Sequence[str] = tuple(METADATA), dpi: int | No
         made.set_layout_engine("none")  # laid out once, for all formats
         for kind in formats:
             buffer = io.BytesIO()
-            made.savefig(buffer, format=kind, metadata=METADATA[kind], **({"dpi": dpi} if dpi else {}))
+            made.savefig(buffer, format=kind, metadata=METADATA[kind], dpi=dpi or "figure")
             files[kind] = buffer.getvalue()
     return files
 
@@ -82,11 +82,10 @@ def _draw(chart: Chart, make: Callable[..., Figure]) -> Figure:
     made = make(
         figsize=(chart.width, chart.panel_height * rows + extra), layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06)
     )
-    norms, axes, first = _norms(chart), [], None
+    norms, axes = _norms(chart), list[Any]()
     for position, panel in enumerate(panels):
-        shared = first if chart.share_y else None
+        shared = axes[0] if chart.share_y and axes else None
         ax = made.add_subplot(rows, columns, position + 1, projection="3d" if panel.deep else None, sharey=shared)
-        first = first or ax
         _panel(ax, panel, chart.width / columns, norms)
         if chart.share_y and position % columns:
             ax.set_ylabel("")
@@ -122,7 +121,7 @@ def _colour_bar(made: Figure, scale: Scale, norm: Normalize, axes: list[Any]) ->
     where, labels = scale.ticks()
     bar.set_ticks((10**where if scale.log else where).tolist(), labels=labels)
     bar.minorticks_off()
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
 
 
 # --- a panel ----------------------------------------------------------------------------------------------------------
@@ -289,7 +288,7 @@ def _edges(values: np.ndarray) -> np.ndarray:
     if len(values) == 1:
         return np.array([values[0] - 0.5, values[0] + 0.5])
     middles = (values[1:] + values[:-1]) / 2
-    return np.r_[2 * values[0] - middles[0], middles, 2 * values[-1] - middles[-1]]
+    return np.concatenate([[2 * values[0] - middles[0]], middles, [2 * values[-1] - middles[-1]]])
 
 
 def _contour(ax: Any, contour: Contour, panel: Panel, position: int, norms: dict[Scale, Normalize]) -> None:
@@ -334,8 +333,8 @@ def _handles(chart: Chart) -> list[Any]:
     drawn = [mark for panel in chart.panels for mark in panel.marks if isinstance(mark, Line | Points)]
     lined = {mark.look.label for mark in drawn if isinstance(mark, Line) or mark.joined}
     return [
-        Line2D([], [], color=look.colour, linestyle=look.dash if look.label in lined else "none",
-               linewidth=look.width, label=look.label, **_marker(look))  # type: ignore[arg-type]
+        Line2D([], [], color=look.colour, linestyle=look.dash if look.label in lined else "none",  # type: ignore[arg-type]
+               linewidth=look.width, label=look.label, **_marker(look))
         for look in chart.looks
     ]  # fmt: skip
 
