@@ -6,6 +6,8 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -16,7 +18,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from figures.charts.describe import Bars, Chart, Contour, Heat, Line, Mark, Panel, Points, Surface3D
 from figures.charts.scale import Scale
-from figures.charts.style import FAINT, INK, LEGEND_COLUMNS, MATPLOTLIB, Look, paler
+from figures.charts.style import DPI, FAINT, INK, LEGEND_COLUMNS, MATPLOTLIB, Look, paler
 
 # Without dates and versions the same numbers give the same file.
 METADATA: dict[str, dict[str, Any]] = {"png": {"Software": None}, "pdf": {"CreationDate": None}}
@@ -43,11 +45,16 @@ def render(chart: Chart, formats: Sequence[str] = tuple(METADATA), dpi: int | No
         return files
     with matplotlib.rc_context(MATPLOTLIB):
         made = _draw(chart, Figure)
-        made.draw_without_rendering()
+        engine = made.get_layout_engine()
+        if engine is not None:
+            engine.execute(made)
         made.set_layout_engine("none")  # laid out once, for all formats
         for kind in formats:
+            made.set_dpi(dpi or DPI)
             buffer = io.BytesIO()
-            made.savefig(buffer, format=kind, metadata=METADATA[kind], dpi=dpi or "figure")
+            # Not through savefig, which draws twice: once to lay out.
+            canvas = FigureCanvasPdf(made) if kind == "pdf" else FigureCanvasAgg(made)
+            getattr(canvas, f"print_{kind}")(buffer, metadata=METADATA[kind])
             files[kind] = buffer.getvalue()
     return files
 
