@@ -28,13 +28,14 @@ EYE = 2.1 * np.array([np.cos(ELEVATION) * np.cos(AZIMUTH), np.cos(ELEVATION) * n
 
 def library() -> bytes:
     """plotly.js itself."""
-    return get_plotlyjs().encode()
+    return str(get_plotlyjs()).encode()
 
 
 def page(chart: Chart, name: str, library: str | bool) -> str:
     """The chart's page; it loads plotly.min.js from its own folder ("directory") or holds it (True)."""
     config = {"displaylogo": False}
-    return figure(chart).to_html(include_plotlyjs=library, full_html=True, div_id=name, config=config, auto_play=False)
+    text = figure(chart).to_html(include_plotlyjs=library, div_id=name, config=config, auto_play=False)
+    return str(text)
 
 
 def figure(chart: Chart) -> go.Figure:
@@ -78,7 +79,7 @@ def figure(chart: Chart) -> go.Figure:
 
 def single(panel: Panel) -> go.Figure:
     """One panel alone: for a page with titles, legend, colours and controls of its own."""
-    layout = _axes(panel, "", None)
+    layout: dict[str, Any] = dict(_axes(panel, "", None))
     data = _placed(_traces(panel, set(), None), "")
     scale = panel.scale
     if scale is not None and not panel.deep:
@@ -109,7 +110,7 @@ def _film(chart: Chart) -> go.Figure:
     deep = first.deep
     layout = _layout(620 if deep else round(100 * chart.panel_height) + 300, {"l": 70, "r": 20, "t": 70, "b": 60})
     layout |= _axes(first, "", None if deep else (0.0, 1.0, 0.16, 1.0))
-    frames = []
+    frames: list[dict[str, Any]] = []
     for panel in chart.panels:
         heading = " · ".join(filter(None, [panel.title, panel.note.replace("\n", ", ")]))
         data = _placed(_traces(panel, set(), chart.legend), "")

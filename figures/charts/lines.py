@@ -30,8 +30,8 @@ def plot_lines(bundles: Any | Mapping[str, Any], *, cap: float | None = None, si
         style = replace(look(number, (f"{name}: " if name else "") + title(lines)), width=2)
         thin = replace(style, width=0.5, dash="solid")
         marks += [Line(thin, lines.alphas, one, behind=True) for one in losses] if single else []
-        edges = np.nanquantile(losses, [0.1, 0.9], axis=0) if len(losses) > 1 else ()
-        marks.append(Line(style, lines.alphas, np.nanmean(losses, axis=0), *edges, marked=False))
+        low, high = np.nanquantile(losses, [0.1, 0.9], axis=0) if len(losses) > 1 else (None, None)
+        marks.append(Line(style, lines.alphas, np.nanmean(losses, axis=0), low, high, marked=False))
     names = next(iter(named.values())).meta["identity"]["direction_names"]
     unit = "the filters' own norms" if "filter" in names[0] else "the direction's own length"
     lowest = min(float(np.nanmin(mark.y)) for mark in marks)

@@ -25,7 +25,8 @@ def progress(run: Any, column: str, against: str = "round") -> "pd.Series":
         table.index = run.timings.set_index("round")["seconds"].reindex(table.index).cumsum()
     elif against != "round":
         raise UserError(f"against: {against!r} is unknown; allowed: {', '.join(AGAINST)}")
-    return table[column].dropna()
+    series: pd.Series = table[column].dropna()
+    return series
 
 
 def curves(runs: Mapping[str, Any], column: str = "accuracy", against: str = "round") -> Chart:

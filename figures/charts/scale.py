@@ -36,11 +36,12 @@ class Scale:
 
     def clip(self, loss: np.ndarray) -> np.ndarray:
         """Values as they are drawn: what is beyond the scale, or not finite, lies on its rim."""
-        return np.clip(np.nan_to_num(loss, nan=self.high, posinf=self.high, neginf=self.low), self.low, self.high)
+        finite = np.nan_to_num(loss, nan=self.high, posinf=self.high, neginf=self.low)
+        return np.asarray(np.clip(finite, self.low, self.high))
 
     def heights(self, values: np.ndarray) -> np.ndarray:
         """Clipped values as heights: their logarithms on a logarithmic scale."""
-        return np.log10(self.clip(values)) if self.log else self.clip(values)
+        return np.asarray(np.log10(self.clip(values))) if self.log else self.clip(values)
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -70,7 +71,7 @@ def round_numbers(low: float, high: float, most: int = 6) -> np.ndarray:
     rough = (high - low) / most
     power = 10.0 ** np.floor(np.log10(rough))
     step = next(step for step in (1, 2, 5, 10, 20) if step * power >= rough) * power
-    return np.arange(np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9) + 1) * step + 0.0
+    return np.asarray(np.arange(np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9) + 1) * step + 0.0)
 
 
 def shared_scale(losses: Sequence[np.ndarray], cap: float | None = None, count: int = 20, log: bool = True) -> Scale:

@@ -6,6 +6,8 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -16,7 +18,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from figures.charts.describe import Bars, Chart, Contour, Heat, Line, Mark, Panel, Points, Surface3D
 from figures.charts.scale import Scale
-from figures.charts.style import FAINT, INK, LEGEND_COLUMNS, MATPLOTLIB, Look, paler
+from figures.charts.style import DPI, FAINT, INK, LEGEND_COLUMNS, MATPLOTLIB, Look, paler
 
 # Without dates and versions the same numbers give the same file.
 METADATA: dict[str, dict[str, Any]] = {"png": {"Software": None}, "pdf": {"CreationDate": None}}
@@ -43,11 +45,16 @@ def render(chart: Chart, formats: Sequence[str] = tuple(METADATA), dpi: int | No
         return files
     with matplotlib.rc_context(MATPLOTLIB):
         made = _draw(chart, Figure)
-        made.draw_without_rendering()
+        engine = made.get_layout_engine()
+        if engine is not None:
+            engine.execute(made)
         made.set_layout_engine("none")  # laid out once, for all formats
         for kind in formats:
+            made.set_dpi(dpi or DPI)
             buffer = io.BytesIO()
-            made.savefig(buffer, format=kind, metadata=METADATA[kind], **({"dpi": dpi} if dpi else {}))
+            # Not through savefig, which draws twice: once to lay out.
+            canvas = FigureCanvasPdf(made) if kind == "pdf" else FigureCanvasAgg(made)
+            getattr(canvas, f"print_{kind}")(buffer, metadata=METADATA[kind])
             files[kind] = buffer.getvalue()
     return files
 
@@ -82,11 +89,10 @@ def _draw(chart: Chart, make: Callable[..., Figure]) -> Figure:
     made = make(
         figsize=(chart.width, chart.panel_height * rows + extra), layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06)
     )
-    norms, axes, first = _norms(chart), [], None
+    norms, axes = _norms(chart), list[Any]()
     for position, panel in enumerate(panels):
-        shared = first if chart.share_y else None
+        shared = axes[0] if chart.share_y and axes else None
         ax = made.add_subplot(rows, columns, position + 1, projection="3d" if panel.deep else None, sharey=shared)
-        first = first or ax
         _panel(ax, panel, chart.width / columns, norms)
         if chart.share_y and position % columns:
             ax.set_ylabel("")
@@ -122,7 +128,7 @@ def _colour_bar(made: Figure, scale: Scale, norm: Normalize, axes: list[Any]) ->
     where, labels = scale.ticks()
     bar.set_ticks((10**where if scale.log else where).tolist(), labels=labels)
     bar.minorticks_off()
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
 
 
 # --- a panel ----------------------------------------------------------------------------------------------------------
@@ -289,7 +295,7 @@ def _edges(values: np.ndarray) -> np.ndarray:
     if len(values) == 1:
         return np.array([values[0] - 0.5, values[0] + 0.5])
     middles = (values[1:] + values[:-1]) / 2
-    return np.r_[2 * values[0] - middles[0], middles, 2 * values[-1] - middles[-1]]
+    return np.concatenate([[2 * values[0] - middles[0]], middles, [2 * values[-1] - middles[-1]]])
 
 
 def _contour(ax: Any, contour: Contour, panel: Panel, position: int, norms: dict[Scale, Normalize]) -> None:
@@ -334,8 +340,8 @@ def _handles(chart: Chart) -> list[Any]:
     drawn = [mark for panel in chart.panels for mark in panel.marks if isinstance(mark, Line | Points)]
     lined = {mark.look.label for mark in drawn if isinstance(mark, Line) or mark.joined}
     return [
-        Line2D([], [], color=look.colour, linestyle=look.dash if look.label in lined else "none",
-               linewidth=look.width, label=look.label, **_marker(look))  # type: ignore[arg-type]
+        Line2D([], [], color=look.colour, linestyle=look.dash if look.label in lined else "none",  # type: ignore[arg-type]
+               linewidth=look.width, label=look.label, **_marker(look))
         for look in chart.looks
     ]  # fmt: skip
 

@@ -5,7 +5,7 @@ rounds to reach it, which no lucky round can. A seed that never gets there count
 The paper prints no numbers; the diamonds are derived from its Tables 4 and 5.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ def _median(runs: Sequence[Recorded], key: str) -> float:
     return float(middle) if np.isfinite(middle) else np.nan
 
 
-def _bars(cells: Sequence[dict[str, Any]]) -> Bars:
+def _bars(cells: Sequence[Mapping[Any, Any]]) -> Bars:
     def known(key: str) -> list[float | None]:
         return [None if np.isnan(cell[key]) else cell[key] for cell in cells]
 
@@ -85,7 +85,7 @@ def _bars(cells: Sequence[dict[str, Any]]) -> Bars:
     )
 
 
-def _section(title: str, cells: Sequence[dict[str, Any]]) -> Block:
+def _section(title: str, cells: Sequence[Mapping[Any, Any]]) -> Block:
     lines = []
     for cell in cells:
         paper, ours = cell["paper_derived"], cell["rounds"]
@@ -102,7 +102,7 @@ def _section(title: str, cells: Sequence[dict[str, Any]]) -> Block:
     return Block(title, ["algorithm", "first round", "mean of 5 rounds", "paper, derived", "difference"], lines)
 
 
-def _text(cell: dict[str, Any], rounds: str, reached: str) -> str:
+def _text(cell: Mapping[Any, Any], rounds: str, reached: str) -> str:
     if not cell["seeds"]:
         return NOT_RUN
     shown = NOT_REACHED if np.isnan(cell[rounds]) else f"{cell[rounds]:g}"

@@ -97,7 +97,9 @@ def _weights(group: Group, frame: pd.DataFrame) -> Panel:
     """Round by rank: how unevenly the barycenter listens, from its favourite client down."""
     ranked = frame.assign(rank=frame.groupby(["round", "tensor"])["weight"].rank(ascending=False, method="first"))
     table = ranked.pivot_table("weight", "rank", "round")
-    heat = Heat(table.to_numpy(), Scale(0.0, float(table.max(axis=None)), label="weight"), x=table.columns.to_numpy())
+    heat = Heat(
+        table.to_numpy(), Scale(0.0, float(np.nanmax(table.to_numpy())), label="weight"), x=table.columns.to_numpy()
+    )
     ranks = [str(int(rank)) for rank in table.index]
     note = "From the client it listens to most down, a mean over the layers' tensors"
     title = f"Clients' weights, {group.label}"

@@ -1,6 +1,6 @@
 """Gradient norms by layer, as the probe recorded them: over rounds, and as ratios between runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -136,7 +136,7 @@ def _stops(frame: pd.DataFrame) -> list[str]:
 
 
 def _ratio_cells(
-    table: pd.DataFrame, names: Sequence[str], layers: Sequence[str], scale: Scale, when: Mapping[str, str]
+    table: pd.DataFrame, names: list[str], layers: list[str], scale: Scale, when: Mapping[str, str]
 ) -> Heat:
     """The ratios of one stop, definitions down and layers to the right."""
     cells = table.set_index(["definition", "layer"])

@@ -98,10 +98,11 @@ class Card:
     facts: Sequence[tuple[str, str]]
 
 
-def line(group: "Group", values: pd.Series, when: Mapping[str, str] | None = None, *edges: pd.Series) -> Line:
-    """A group's curve in its colour and under its chip; with a band between the edges, if there are two."""
-    x, y, *band = (one.to_numpy(float) for one in (values.index, values, *edges))
-    return Line(group.look, x, y, *band, when={"run": group.key} | dict(when or {}))
+def line(group: "Group", values: pd.Series, when: Mapping[str, str], edges: Sequence[pd.Series] = ()) -> Line:
+    """A group's curve in its colour and under its chip; with a band between two edges, if they are given."""
+    low, high = (one.to_numpy(float) for one in edges) if edges else (None, None)
+    x, y = values.index.to_numpy(float), values.to_numpy(float)
+    return Line(group.look, x, y, low, high, when={"run": group.key, **when})
 
 
 def render(story: "Story", in_short: Sequence[str], cards: Sequence[Card], parts: Sequence[Part]) -> str:

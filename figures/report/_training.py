@@ -111,7 +111,7 @@ def band(group: Group, seeds: pd.DataFrame, when: dict[str, str] | None = None) 
     """The mean over seeds, and their range where there are several; of the rounds that all have."""
     common = seeds.dropna()
     edges = (common.min(axis=1), common.max(axis=1)) if seeds.shape[1] > 1 else ()
-    return line(group, common.mean(axis=1), when, *edges)
+    return line(group, common.mean(axis=1), when or {}, edges)
 
 
 def from_zero(lines: Sequence[Line]) -> tuple[float, float]:
