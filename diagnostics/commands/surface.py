@@ -72,11 +72,8 @@ def surface(
     facts = found.meta["facts"]
     if as_json:
         keys = ("loss", "accuracy", "gradient_norm", "images", "engine", "check", "points_per_second", "seconds")
-        shape = {
-            "points": int(found.loss.size),
-            "lowest": float(min(filter(isfinite, found.loss.flat))),
-            "out": str(folder),
-        }
+        lowest = float(min(filter(isfinite, found.loss.flat)))
+        shape = {"points": int(found.loss.size), "lowest": lowest, "out": str(folder)}
         typer.echo(json.dumps({**shape, **{key: facts.get(key) for key in keys}}))
         return
     typer.echo(

@@ -28,7 +28,7 @@ NOTES = (
 
 
 @dataclass(frozen=True)
-class Setting:
+class Case:
     """A data set, with or without the exact accelerations."""
 
     dataset: str
@@ -37,10 +37,10 @@ class Setting:
 
 
 SETTINGS = (
-    Setting("cifar10", False, "CIFAR-10, frozen features cached"),
-    Setting("cifar10", True, "CIFAR-10, plain (every image through VGG16 at every step, two threads)"),
-    Setting("cifar100", False, "CIFAR-100, frozen features cached"),
-    Setting("fmnist", False, "Fashion-MNIST"),
+    Case("cifar10", False, "CIFAR-10, frozen features cached"),
+    Case("cifar10", True, "CIFAR-10, plain (every image through VGG16 at every step, two threads)"),
+    Case("cifar100", False, "CIFAR-100, frozen features cached"),
+    Case("fmnist", False, "Fashion-MNIST"),
 )
 
 
@@ -125,7 +125,7 @@ def hours_table(
     return sections, pd.DataFrame(cells)
 
 
-def _cell(runs: Results, setting: Setting, row: str, measure: Any, paper: Any) -> dict[str, Any]:
+def _cell(runs: Results, setting: Case, row: str, measure: Any, paper: Any) -> dict[str, Any]:
     found = runs.timed(setting.dataset, row, setting.plain)
     time = measure(found[0], runs.of(setting.dataset, row)) if found else Time(None)
     given = paper.get(row, {}).get(setting.dataset)

@@ -38,7 +38,7 @@ def draw(runs: Results, out: Path) -> Drawing:
     return Drawing(_tables.write("table3_round_time", TITLE, sections, NOTES, frame, out), frame)
 
 
-def _cell(runs: Results, setting: _timing.Setting, row: str) -> dict[str, Any]:
+def _cell(runs: Results, setting: _timing.Case, row: str) -> dict[str, Any]:
     found = runs.timed(setting.dataset, row, setting.plain)
     client = server = np.nan
     if found:
