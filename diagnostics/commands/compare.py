@@ -119,7 +119,7 @@ def _pictures(found: "Comparison", out: Path) -> list[Path]:
                 f"Loss above the centre of {other} minus that of {names[0]}; hatched where it is within "
                 f"{plots.SIGMAS:g} standard errors of the samples."
             )
-            figure = plots.difference(*pair.values(), (names[0], other))
+            figure = plots.difference(surfaces[names[0]], surfaces[other], (names[0], other))
             made.append(save(figure, out / f"difference-{other}.png", captions(pair, about)))
         made.append(out / "surfaces3d.html")
         plots.panels3d(surfaces).save(made[-1])

@@ -13,7 +13,8 @@ from diagnostics.flatness import matching, measures
 from diagnostics.flatness.comparison import Comparison, check
 from diagnostics.landscape import loss_lines, loss_surface
 from diagnostics.surfaces.directions import Norm
-from diagnostics.surfaces.objective import BatchNorm, Loss
+from diagnostics.surfaces.losses import Loss
+from diagnostics.surfaces.objective import BatchNorm
 from diagnostics.surfaces.results import Lines, Surface
 from feddual.errors import UserError
 from feddual.functional.layout import fingerprint, read
@@ -87,11 +88,12 @@ def compare_models(
     identity = settings | _hashes(cases)
     options = evaluation | {"norm": norm, "seed": seed, "workers": workers, "executor": executor, "progress": progress}
     variants = ("plain", "logit-normalised") if logit_norm else ("plain",)
-    folder = None if out is None else store.Folder(Path(out))
+    path = None if out is None else Path(out)
+    folder = None if path is None else store.Folder(path)
     with folder.locked() if folder is not None else nullcontext():
         if folder is not None:
             check(folder.path, identity)
-        lines, surfaces = _measured(cases, folder and folder.path, directions, variants, grid, options)
+        lines, surfaces = _measured(cases, path, directions, variants, grid, options)
         bundles = {key: [one] for key, one in lines.items()}
         made = Comparison.of(bundles, settings | _paths(groups), identity, measures.QUANTITIES)
         if folder is not None:

@@ -75,7 +75,8 @@ class Comparison:
         """What `tables.read` gave."""
         import pandas as pd
 
-        return cls(*(pd.DataFrame(found[name]) for name in TABLES), found["settings"], found["identity"])
+        values, curves, summary, differences = (pd.DataFrame(found[name]) for name in TABLES)
+        return cls(values, curves, summary, differences, found["settings"], found["identity"])
 
     def renamed(self, names: Sequence[str]) -> "Comparison":
         """With other names for the models, in their order."""

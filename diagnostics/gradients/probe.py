@@ -139,11 +139,12 @@ class GradientNormProbe(Probe):
         local = {client: values["local_weights"] for client, values in measured.items() if "local_weights" in values}
         if local:
             row["local_weights"] = column(local)
-        seen = acc and OfRound(groups, acc, measured, view, self.server_samples)
-        for one in asked if seen else ():
-            if one.across_clients:
-                row["by_client"][one.name] = column(dict(zip(acc.clients, one.across_clients(seen), strict=True)))
-            if one.of_all:
+        seen = None if acc is None else OfRound(groups, acc, measured, view, self.server_samples)
+        for one in asked:
+            if seen and one.across_clients:
+                found = zip(seen.gathered.clients, one.across_clients(seen), strict=True)
+                row["by_client"][one.name] = column(dict(found))
+            if seen and one.of_all:
                 value = one.of_all(seen)
                 some = isinstance(value, Mapping)  # of some layers only: by their names, beside those of all layers
                 (row if some else row["of_all"])[one.name] = _short(value)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import feddual
-from diagnostics.gradients.probe import LOG, GradientNormProbe
+from diagnostics.gradients.probe import GradientNormProbe
 from feddual.errors import UserError
+from feddual.probes import LOG
 from feddual.records.run_dir import RunDir
 from feddual.records.slim import open_run
 from feddual.records.study_dir import StudyDir

@@ -52,7 +52,7 @@ class LossSurfaceProbe(Probe):
 
     def _made(self, folder: Path) -> bool:
         try:
-            return read_manifest(folder)["facts"].get("probe") == self.name
+            return bool(read_manifest(folder)["facts"].get("probe") == self.name)
         except UserError:
             return False
 

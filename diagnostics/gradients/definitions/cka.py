@@ -13,7 +13,7 @@ def gram(activations: np.ndarray) -> np.ndarray:
     """The centred Gram matrix of a layer's outputs, of norm one: the inner product of two of them is linear CKA."""
     centred = activations.astype(np.float64) - activations.mean(0)
     product = centred @ centred.T
-    return product / (np.linalg.norm(product) or 1.0)
+    return np.asarray(product / (np.linalg.norm(product) or 1.0))
 
 
 def grams(client: AtClient) -> dict[str, np.ndarray]:

@@ -13,6 +13,5 @@ def at_client(client: AtClient) -> np.ndarray | None:
 
 DEFINITION = Definition(
     "A'", "sqrt(max(0, <g_k', g_k''>)) of two halves of the probe set: without the noise that inflates the norm",
-    "with A",
-    at_client=at_client, shares="client_at_global", place=1,
+    "with A", at_client=at_client, shares="client_at_global", place=1,
 )  # fmt: skip

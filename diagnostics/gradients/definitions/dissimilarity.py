@@ -14,7 +14,7 @@ def dissimilarity(shares: np.ndarray, client_squares: np.ndarray, mean_squares: 
         mean_squares: ||sum_k p_k g_k||^2, shape (layers,).
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        return (shares @ client_squares) / mean_squares
+        return np.asarray((shares @ client_squares) / mean_squares)
 
 
 def of_all(seen: OfRound) -> np.ndarray:

@@ -8,7 +8,7 @@ from diagnostics.gradients.contract import BY_PRODUCT, Definition, OfRound
 def drift_diversity(client_squares: np.ndarray, sum_squares: np.ndarray) -> np.ndarray:
     """sum_k ||Delta_k||^2 / ||sum_k Delta_k||^2, of each layer; 1/K when all clients move alike."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return client_squares.sum(0) / sum_squares
+        return np.asarray(client_squares.sum(0) / sum_squares)
 
 
 def of_all(seen: OfRound) -> np.ndarray:
