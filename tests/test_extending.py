@@ -113,7 +113,7 @@ def test_the_page_imports_only_what_is_public():
 
 def test_the_partition_is_the_users_own(folder):
     run = feddual.open(folder / "runs/even-odd")
-    assert run.config.partition.seed == 0  # a default of the function, recorded
+    assert run.config.partition.seed == 42  # of the file, since the function takes one
     even, odd = run.histograms[:5], run.histograms[5:]
     assert even[:, ::2].sum() + odd[:, 1::2].sum() == run.histograms.sum()
     with pytest.raises(feddual.UserError, match=r"partition\.alpha: unknown key; allowed: name, num_clients, seed"):
