@@ -91,7 +91,7 @@ def test_arrays_are_read_back_bit_for_bit(tmp_path):
 
 def test_a_damaged_table_is_named(tmp_path):
     (tmp_path / "runs.parquet").write_bytes(b"PAR1 not really")
-    with pytest.raises(UserError, match="runs.parquet: damaged"):
+    with pytest.raises(UserError, match=r"runs\.parquet: damaged"):
         all_runs(tmp_path)
 
 
