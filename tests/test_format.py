@@ -56,7 +56,7 @@ def test_it_resumes_where_it_stopped(runs):
 def test_it_compares(runs):
     table = feddual.compare(runs / "even", runs / "skewed")
     assert table["rounds"].tolist() == [6, 5]
-    assert table["accuracy"].notna().all()
+    assert table["final"].notna().all()
 
 
 def test_its_models_compare_by_flatness(runs):
@@ -68,4 +68,4 @@ def test_its_models_compare_by_flatness(runs):
 def test_it_reports(runs):
     page = figures.report.write(runs).read_text()
     assert "even" in page
-    assert "unfinished" in page
+    assert "stopped after round 5 of 6" in page

@@ -15,7 +15,7 @@ import numpy as np
 from feddual.errors import UserError
 from feddual.records.identity import differences
 from feddual.records.measurements import read_arrays, read_manifest
-from feddual.records.run_dir import Checkpoint, RunRecord, atomic_write
+from feddual.records.run_dir import Checkpoint, RunDir, atomic_write
 from feddual.records.slim import GRADIENT_NORMS, Kept, Rows, SlimRun, open_probe, open_slim, slim_folders, write_slim
 from feddual.records.study_dir import FILES, TUNING, all_runs, study_of
 from feddual.records.tables import Arrays
@@ -42,7 +42,7 @@ class Collected:
 class _Target:
     """A slim study to be: what goes into it."""
 
-    runs: dict[str, RunRecord] = field(default_factory=dict)
+    runs: dict[str, RunDir] = field(default_factory=dict)
     trials: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -78,7 +78,7 @@ def collect(sources: Sequence[Path], into: Path, weights: bool = False) -> Colle
     return done
 
 
-def _add(run: RunRecord, name: str, folder: Path, target: _Target, done: Collected) -> None:
+def _add(run: RunDir, name: str, folder: Path, target: _Target, done: Collected) -> None:
     """Put a run, or a trial's line, where it goes; an unfinished run is left out."""
     values, facts = run.read_config(), run.summary()
     held_out = float(values["evaluation"].get("held_out", 0)) > 0
@@ -121,7 +121,7 @@ def _write(folder: Path, target: _Target, weights: bool, done: Collected) -> Non
     done.trials += len(trials)
 
 
-def kept(run: RunRecord, weights: bool) -> Kept:
+def kept(run: RunDir, weights: bool) -> Kept:
     """What is kept of a run; of a slim run all of it."""
     found = Kept(run.read_config(), run.environment, {})
     found.logs["metrics"] = _slim(run.rows("metrics"), METRICS, METRIC_DIGITS)

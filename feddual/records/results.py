@@ -11,7 +11,7 @@ import numpy as np
 from feddual.errors import UserError
 from feddual.experiment import config
 from feddual.records.identity import Identity, differences, identity
-from feddual.records.run_dir import RunRecord
+from feddual.records.run_dir import RunDir
 from feddual.records.slim import open_slim, slim_folders
 from feddual.records.study_dir import all_runs, study_of
 from feddual.records.summary import summarise
@@ -21,7 +21,7 @@ from feddual.records.summary import summarise
 class Recorded:
     """One run on disk."""
 
-    record: RunRecord
+    record: RunDir
     config: dict[str, Any]
     identity: Identity
     study: str | None  # the name of the study it belongs to
@@ -124,7 +124,7 @@ class RunSet:
             for name, line in found.items()
         ]
 
-    def _read(self, run: RunRecord) -> Recorded:
+    def _read(self, run: RunDir) -> Recorded:
         values = run.read_config()
         try:
             if ":" not in values["algorithm"]["name"]:  # a user's own algorithm may not be importable here

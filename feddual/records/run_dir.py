@@ -18,7 +18,6 @@ import json
 import os
 import warnings
 import zipfile
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,77 +44,166 @@ class Checkpoint:
     client_states: dict[int, str]  # client -> hash of its state
 
 
-class RunRecord(ABC):
-    """A run as it was recorded, for reading: a run directory, or a run in a slim study (`slim.SlimRun`).
-
-    `slim.open_run(path)` gives the one or the other. A slim run's path is where its directory would be.
-    """
+class RunDir:
+    """One run's files. `slim.SlimRun` has the same for reading, of a run whose directory is not kept."""
 
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path)
 
     @property
-    @abstractmethod
+    def lock_path(self) -> Path:
+        return self.path / ".lock"
+
+    @property
     def exists(self) -> bool:
         """Whether a run was started here."""
+        return (self.path / "config.yaml").is_file()
 
-    @abstractmethod
+    # --- facts about the run
+
+    def create(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / ".writable").touch()
+            (self.path / ".writable").unlink()
+        except OSError as error:
+            raise UserError(f"--out: cannot write to {self.path} ({error.strerror}); choose another folder") from error
+
+    def write_config(self, text: str) -> None:
+        atomic_write(self.path / "config.yaml", text.encode())
+
     def read_config(self) -> dict[str, Any]:
         """The config, as it was written."""
+        if not self.exists:
+            raise UserError(f"{self.path}: not a run directory (no config.yaml in it)")
+        path = self.path / "config.yaml"
+        try:
+            values = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        except yaml.YAMLError as error:
+            raise UserError(f"{path}: not valid YAML; mend it or remove the folder") from error
+        return cast(dict[str, Any], values)
+
+    def write_json(self, name: str, value: Any) -> None:
+        atomic_write(self.path / name, (json.dumps(value, indent=1) + "\n").encode())
+
+    def read_json(self, name: str) -> Any:
+        path = self.path / name
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
     @property
-    @abstractmethod
     def environment(self) -> dict[str, Any] | None:
         """Versions and hardware, if they were recorded."""
+        return cast(dict[str, Any] | None, self.read_json("environment.json"))
 
-    @abstractmethod
-    def rows(self, log: str) -> list[dict[str, Any]]:
-        """The whole rows of a log: `metrics`, `clients` or `timings`."""
+    def write_environment(self, environment: Mapping[str, Any]) -> None:
+        self.write_json("environment.json", environment)
+
+    def write_partition(
+        self, indices: np.ndarray, offsets: np.ndarray, histograms: np.ndarray, fingerprint: str
+    ) -> None:
+        atomic_write(
+            self.path / "partition.npz",
+            npz_bytes(indices=indices, offsets=offsets, histograms=histograms, fingerprint=np.array(fingerprint)),
+        )
 
     @property
-    @abstractmethod
     def has_partition(self) -> bool:
         """Whether it was recorded which client holds what."""
+        return (self.path / "partition.npz").is_file()
 
-    @abstractmethod
     def read_partition(self) -> dict[str, np.ndarray]:
-        """`histograms`, `fingerprint`, and where they are kept `indices` and `offsets`."""
+        """`histograms`, `fingerprint`, and where they are kept `indices` and `offsets`.
 
-    @abstractmethod
+        Raises:
+            FileNotFoundError: If it was not recorded.
+        """
+        with np.load(self.path / "partition.npz") as archive:
+            return {name: archive[name] for name in archive.files}
+
+    # --- rows
+
+    def append(self, log: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Add rows to a log, in one write."""
+        text = _lines(rows)
+        self.path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.path / f"{log}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(descriptor, text.encode())
+        finally:
+            os.close(descriptor)
+
+    def rows(self, log: str) -> list[dict[str, Any]]:
+        """The whole rows of a log."""
+        path = self.path / f"{log}.jsonl"
+        if not path.is_file():
+            return []
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines(True) if line.endswith("\n")]
+
+    def logs(self) -> list[str]:
+        """The logs that are here."""
+        return sorted(path.stem for path in self.path.glob("*.jsonl"))
+
+    def rounds_done(self) -> int:
+        """How many rounds were recorded, from the number of lines: cheap enough to ask often."""
+        log = self.path / "metrics.jsonl"
+        return log.read_bytes().count(b"\n") if log.is_file() else 0
+
+    def write_rows(self, log: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Replace a log."""
+        atomic_write(self.path / f"{log}.jsonl", _lines(rows).encode())
+
+    def cut_back(self, round_index: int, logs: Sequence[str] = LOGS) -> None:
+        """Forget all rows after a round."""
+        for log in logs:
+            if (self.path / f"{log}.jsonl").is_file():
+                self.write_rows(log, [row for row in self.rows(log) if row["round"] <= round_index])
+
+    def summary(self, target: float | None = None) -> dict[str, Any]:
+        """The run in a line; see `summarise`."""
+        return summarise(self.read_config(), self.rows("metrics"), self.rows("timings"), target)
+
+    # --- state
+
+    def checkpoint_path(self, round_index: int) -> Path:
+        return self.path / "checkpoints" / f"round-{round_index:05d}.npz"
+
     def checkpoint_rounds(self) -> list[int]:
         """The rounds that have a checkpoint, ascending."""
+        found = (self.path / "checkpoints").glob("round-*.npz")
+        return sorted(int(path.stem.removeprefix("round-")) for path in found)
 
-    @abstractmethod
+    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        arrays: dict[str, Any] = {
+            "weights": checkpoint.weights,
+            "layout": np.array(json.dumps(checkpoint.layout.to_list())),
+            "client_states": np.array(json.dumps(dict(sorted(checkpoint.client_states.items())))),
+        }
+        arrays |= {f"server/{name}": value for name, value in checkpoint.server_slots.items()}
+        atomic_write(self.checkpoint_path(checkpoint.round_index), npz_bytes(**arrays))
+
     def read_checkpoint(self, round_index: int) -> Checkpoint:
         """A round's checkpoint.
 
         Raises:
             UserError: If it is missing or damaged, or if a client state it needs is.
         """
-
-    @abstractmethod
-    def has_probe(self, name: str) -> bool:
-        """Whether a probe of this name recorded something."""
-
-    @abstractmethod
-    def surfaces(self) -> list[Path]:
-        """Where its surfaces are, finished or not, by name; `measurements` reads them."""
-
-    def probe_path(self, name: str) -> Path:
-        """Where a probe of this name records."""
-        return self.path / "probes" / name
-
-    def surface_path(self, name: str) -> Path:
-        """Where the surface of this name is."""
-        return self.path / "surfaces" / name
-
-    def rounds_done(self) -> int:
-        """How many rounds were recorded."""
-        return len(self.rows("metrics"))
-
-    def summary(self, target: float | None = None) -> dict[str, Any]:
-        """The run in a line; see `summarise`."""
-        return summarise(self.read_config(), self.rows("metrics"), self.rows("timings"), target)
+        path = self.checkpoint_path(round_index)
+        try:
+            with np.load(io.BytesIO(path.read_bytes())) as archive:
+                values = {name: archive[name] for name in archive.files}
+            layout = Layout.from_list(json.loads(str(values.pop("layout"))))
+            states = {int(client): digest for client, digest in json.loads(str(values.pop("client_states"))).items()}
+            weights = values.pop("weights")
+        except FileNotFoundError as error:
+            there = ", ".join(map(str, self.checkpoint_rounds())) or "none"
+            raise UserError(f"{self.path}: no checkpoint of round {round_index}; there are: {there}") from error
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
+            raise UserError(f"{path}: damaged checkpoint ({error})") from error
+        for client, digest in states.items():
+            if not self.client_state_path(client, digest).is_file():
+                raise UserError(f"{path}: the state of client {client} it refers to is missing")
+        slots = {name.removeprefix("server/"): value for name, value in values.items()}
+        return Checkpoint(round_index, weights, layout, slots, states)
 
     def last_good_checkpoint(self) -> Checkpoint | None:
         """The newest checkpoint that can be read; damaged ones are named in a warning.
@@ -136,149 +224,20 @@ class RunRecord(ABC):
             )
         return None
 
+    def probe_path(self, name: str) -> Path:
+        """Where a probe of this name records."""
+        return self.path / "probes" / name
 
-class RunDir(RunRecord):
-    """One run's files."""
-
-    @property
-    def lock_path(self) -> Path:
-        return self.path / ".lock"
-
-    @property
-    def exists(self) -> bool:
-        return (self.path / "config.yaml").is_file()
-
-    # --- facts about the run
-
-    def create(self) -> None:
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            (self.path / ".writable").touch()
-            (self.path / ".writable").unlink()
-        except OSError as error:
-            raise UserError(f"--out: cannot write to {self.path} ({error.strerror}); choose another folder") from error
-
-    def write_config(self, text: str) -> None:
-        atomic_write(self.path / "config.yaml", text.encode())
-
-    def read_config(self) -> dict[str, Any]:
-        if not self.exists:
-            raise UserError(f"{self.path}: not a run directory (no config.yaml in it)")
-        path = self.path / "config.yaml"
-        try:
-            values = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        except yaml.YAMLError as error:
-            raise UserError(f"{path}: not valid YAML; mend it or remove the folder") from error
-        return cast(dict[str, Any], values)
-
-    def write_json(self, name: str, value: Any) -> None:
-        atomic_write(self.path / name, (json.dumps(value, indent=1) + "\n").encode())
-
-    def read_json(self, name: str) -> Any:
-        path = self.path / name
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-
-    @property
-    def environment(self) -> dict[str, Any] | None:
-        return cast(dict[str, Any] | None, self.read_json("environment.json"))
-
-    def write_environment(self, environment: Mapping[str, Any]) -> None:
-        self.write_json("environment.json", environment)
-
-    def write_partition(
-        self, indices: np.ndarray, offsets: np.ndarray, histograms: np.ndarray, fingerprint: str
-    ) -> None:
-        atomic_write(
-            self.path / "partition.npz",
-            npz_bytes(indices=indices, offsets=offsets, histograms=histograms, fingerprint=np.array(fingerprint)),
-        )
-
-    @property
-    def has_partition(self) -> bool:
-        return (self.path / "partition.npz").is_file()
-
-    def read_partition(self) -> dict[str, np.ndarray]:
-        with np.load(self.path / "partition.npz") as archive:
-            return {name: archive[name] for name in archive.files}
-
-    # --- rows
-
-    def append(self, log: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Add rows to a log, in one write."""
-        text = _lines(rows)
-        self.path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path / f"{log}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            os.write(descriptor, text.encode())
-        finally:
-            os.close(descriptor)
-
-    def rows(self, log: str) -> list[dict[str, Any]]:
-        path = self.path / f"{log}.jsonl"
-        if not path.is_file():
-            return []
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines(True) if line.endswith("\n")]
-
-    def logs(self) -> list[str]:
-        """The logs that are here."""
-        return sorted(path.stem for path in self.path.glob("*.jsonl"))
-
-    def rounds_done(self) -> int:
-        """From the number of lines: cheap enough to ask often."""
-        log = self.path / "metrics.jsonl"
-        return log.read_bytes().count(b"\n") if log.is_file() else 0
-
-    def write_rows(self, log: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Replace a log."""
-        atomic_write(self.path / f"{log}.jsonl", _lines(rows).encode())
-
-    def cut_back(self, round_index: int, logs: Sequence[str] = LOGS) -> None:
-        """Forget all rows after a round."""
-        for log in logs:
-            if (self.path / f"{log}.jsonl").is_file():
-                self.write_rows(log, [row for row in self.rows(log) if row["round"] <= round_index])
-
-    # --- state
-
-    def checkpoint_path(self, round_index: int) -> Path:
-        return self.path / "checkpoints" / f"round-{round_index:05d}.npz"
-
-    def checkpoint_rounds(self) -> list[int]:
-        found = (self.path / "checkpoints").glob("round-*.npz")
-        return sorted(int(path.stem.removeprefix("round-")) for path in found)
-
-    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        arrays: dict[str, Any] = {
-            "weights": checkpoint.weights,
-            "layout": np.array(json.dumps(checkpoint.layout.to_list())),
-            "client_states": np.array(json.dumps(dict(sorted(checkpoint.client_states.items())))),
-        }
-        arrays |= {f"server/{name}": value for name, value in checkpoint.server_slots.items()}
-        atomic_write(self.checkpoint_path(checkpoint.round_index), npz_bytes(**arrays))
-
-    def read_checkpoint(self, round_index: int) -> Checkpoint:
-        path = self.checkpoint_path(round_index)
-        try:
-            with np.load(io.BytesIO(path.read_bytes())) as archive:
-                values = {name: archive[name] for name in archive.files}
-            layout = Layout.from_list(json.loads(str(values.pop("layout"))))
-            states = {int(client): digest for client, digest in json.loads(str(values.pop("client_states"))).items()}
-            weights = values.pop("weights")
-        except FileNotFoundError as error:
-            there = ", ".join(map(str, self.checkpoint_rounds())) or "none"
-            raise UserError(f"{self.path}: no checkpoint of round {round_index}; there are: {there}") from error
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
-            raise UserError(f"{path}: damaged checkpoint ({error})") from error
-        for client, digest in states.items():
-            if not self.client_state_path(client, digest).is_file():
-                raise UserError(f"{path}: the state of client {client} it refers to is missing")
-        slots = {name.removeprefix("server/"): value for name, value in values.items()}
-        return Checkpoint(round_index, weights, layout, slots, states)
+    def surface_path(self, name: str) -> Path:
+        """Where the surface of this name is."""
+        return self.path / "surfaces" / name
 
     def has_probe(self, name: str) -> bool:
+        """Whether a probe of this name recorded something."""
         return self.probe_path(name).is_dir()
 
     def surfaces(self) -> list[Path]:
+        """Where its surfaces are, finished or not, by name; `measurements` reads them."""
         return sorted(path.parent for path in self.path.glob("surfaces/*/manifest.json"))
 
     def client_state_path(self, client: int, digest: str) -> Path:

@@ -24,7 +24,7 @@ import numpy as np
 
 from feddual.errors import UserError
 from feddual.functional.layout import Layout
-from feddual.records.run_dir import Checkpoint, RunDir, RunRecord, atomic_write
+from feddual.records.run_dir import Checkpoint, RunDir, atomic_write
 from feddual.records.tables import Arrays, ArrayTable, RowTable, arrays_bytes, rows_bytes
 
 RUNS = "runs"
@@ -33,7 +33,7 @@ LOGS = {"metrics": "metrics", "timings": "timings", GRADIENT_NORMS: "gradient_no
 Rows = list[dict[str, Any]]
 
 
-def open_run(path: str | Path) -> RunRecord:
+def open_run(path: str | Path) -> RunDir:
     """The run at a path: its directory, or its rows in the slim study of a folder above; it may not exist."""
     path = Path(path)
     here = None if RunDir(path).exists else _slim_run(path)
@@ -121,7 +121,7 @@ class SlimStudy:
         return ArrayTable(self.path / "weights.parquet")
 
 
-class SlimRun(RunRecord):
+class SlimRun(RunDir):
     """One run of a slim study."""
 
     def __init__(self, study: SlimStudy, name: str):
@@ -152,6 +152,8 @@ class SlimRun(RunRecord):
 
     def read_partition(self) -> dict[str, np.ndarray]:
         facts = self.study.runs[self.name]
+        if "partition" not in facts:
+            raise FileNotFoundError(f"{self.path}: no partition was recorded")
         arrays = self.study.partitions.of(str(facts["partition"]), "")
         return {**arrays, "fingerprint": np.array(facts["fingerprint"])}
 

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from feddual.errors import UserError
-from feddual.records.run_dir import RunRecord, atomic_write
+from feddual.records.run_dir import RunDir, atomic_write
 from feddual.records.slim import open_run, open_slim, slim_runs
 
 TUNING = "tuning/"  # before the names of runs that only choose settings
@@ -45,7 +45,7 @@ class StudyDir:
     def write(self, study: Mapping[str, Any]) -> None:
         _write(self.file, study)
 
-    def run(self, cell: str) -> RunRecord:
+    def run(self, cell: str) -> RunDir:
         """A cell's run; it may not exist."""
         return open_run(self.path / cell)
 
@@ -79,11 +79,11 @@ class StudyDir:
             path.unlink(missing_ok=True)
 
 
-def all_runs(root: Path) -> list[RunRecord]:
+def all_runs(root: Path) -> list[RunDir]:
     """Every run under a folder, or the one at a path, whether in its directory or slim; sorted by path."""
     if not root.is_dir():
         return [run] if (run := open_run(root)).exists else []
-    found: dict[Path, RunRecord] = {run.path: run for run in slim_runs(root)}
+    found: dict[Path, RunDir] = {run.path: run for run in slim_runs(root)}
     found |= {path.parent: open_run(path.parent) for path in root.rglob("config.yaml")}
     return [found[path] for path in sorted(found)]
 

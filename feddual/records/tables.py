@@ -59,26 +59,13 @@ class RowTable:
         """The rows of this name, without the name."""
         if self._table is None or name not in self._places:
             return []
-        part = self._table.slice(*self._places[name])
-        columns = {}
-        for place, field in enumerate(part.schema):
-            if place:
-                values = part.column(place).to_pylist()
-                columns[field.name] = [_loaded(text) for text in values] if field.metadata == JSON else values
-        rows = zip(*columns.values(), strict=True)
-        return [{key: _plain(v) for key, v in zip(columns, row, strict=True) if v is not None} for row in rows]
-
-
-class _Null:
-    """A recorded null, where None says that a key is not there."""
-
-
-def _loaded(text: str | None) -> Any:
-    return None if text is None else _Null if text == "null" else json.loads(text)
-
-
-def _plain(value: Any) -> Any:
-    return None if value is _Null else value
+        part = self._table.slice(*self._places[name]).drop_columns(self._table.column_names[:1])
+        read = [json.loads if field.metadata == JSON else None for field in part.schema]
+        rows = zip(*(column.to_pylist() for column in part.columns), strict=True)
+        return [
+            {key: decode(value) if decode else value for key, decode, value in line if value is not None}
+            for line in (zip(part.column_names, read, row, strict=True) for row in rows)
+        ]
 
 
 def arrays_bytes(items: Mapping[tuple[str, str], Arrays]) -> bytes:

@@ -30,7 +30,7 @@ from feddual.errors import UserError
 from feddual.experiment import config
 from feddual.experiment.schema import Section
 from feddual.records.identity import changes
-from feddual.records.run_dir import RunRecord
+from feddual.records.run_dir import RunDir
 from feddual.records.slim import open_run
 from feddual.records.study_dir import StudyDir
 
@@ -288,12 +288,12 @@ class Runner:
         )
 
 
-def facts_of(run: RunRecord) -> dict[str, Any] | None:
+def facts_of(run: RunDir) -> dict[str, Any] | None:
     """A run's summary; None where there is no run."""
     return run.summary() if run.exists else None
 
 
-def _is_of(run: RunRecord, experiment: config.Experiment) -> bool:
+def _is_of(run: RunDir, experiment: config.Experiment) -> bool:
     """Whether a run is of this experiment, but for what may change on resuming."""
     return not changes(config.resolve(run.read_config()).to_dict(), experiment.to_dict())
 

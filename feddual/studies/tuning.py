@@ -11,7 +11,7 @@ from typing import Any
 
 from feddual.errors import UserError
 from feddual.experiment import config
-from feddual.records.run_dir import RunRecord
+from feddual.records.run_dir import RunDir
 from feddual.records.study_dir import TUNING, StudyDir
 from feddual.studies.grid import (
     Cell,
@@ -105,7 +105,7 @@ def _is_default(study: Study, cell: Cell) -> bool:
     return config.resolve(cell.source, own) == cell.experiment({})
 
 
-def _early_score(run: RunRecord, first: int) -> float:
+def _early_score(run: RunDir, first: int) -> float:
     """A trial's mean accuracy over the second half of its first rounds; 0 when it did not get there."""
     rows = [row for row in run.rows("metrics") if row["round"] <= first]
     if not rows or rows[-1]["round"] < first:
