@@ -15,7 +15,7 @@ from feddual.experiment import config
 from feddual.records.identity import Identity, identity
 from feddual.records.results import Recorded, RunSet
 from feddual.records.study_dir import all_choices
-from figures.paper import _rows
+from figures import _rows
 
 NOT_RUN = "not run"
 WINDOW = 5  # rounds

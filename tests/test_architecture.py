@@ -44,6 +44,7 @@ ROOMS = {
     "diagnostics.probes": "one file each, found by name",
     "diagnostics.commands": "of `python -m diagnostics`: one file each",
     "figures.charts": "one description of a chart, two back ends",
+    "figures._rows": "the rows of the paper's tables, and their experiments",
     "figures._results": "the runs that figures draw from, and words for their numbers",
     "figures.paper": "the paper's figures and tables: one file each",
     "figures.general": "figures of any runs: one file each",

@@ -20,6 +20,10 @@ def exports(package):
     return {name: getattr(module, name) for name in dir(module) if not name.startswith("_")}
 
 
+def ours(value):
+    return value.__module__.split(".")[0] in ("feddual", "diagnostics", "figures")
+
+
 def documented():
     """(full name, object) of every export, and of the public methods that our classes define."""
     for package in PACKAGES:
@@ -27,13 +31,11 @@ def documented():
             if not (inspect.isclass(value) or inspect.isroutine(value)):
                 continue
             yield f"{package}.{name}", value
-            for base in value.__mro__ if inspect.isclass(value) else ():
-                if base.__module__.split(".")[0] in ("feddual", "diagnostics", "figures"):
-                    for method, item in vars(base).items():
-                        if not method.startswith("_") and isinstance(
-                            inspect.unwrap(getattr(item, "__func__", item)), type(documented)
-                        ):
-                            yield f"{package}.{name}.{method}", getattr(item, "__func__", item)
+            bases = [base for base in inspect.getmro(value) if ours(base)] if inspect.isclass(value) else []
+            for method in sorted({method for base in bases for method in vars(base)}):
+                item = getattr(value, method, None)
+                if not method.startswith("_") and (inspect.isfunction(item) or inspect.ismethod(item)):
+                    yield f"{package}.{name}.{method}", item
 
 
 CASES = dict(documented())

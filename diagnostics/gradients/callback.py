@@ -28,72 +28,76 @@ def __getattr__(name: str) -> Any:
 
 
 def _make() -> type:
-    """The class, made when it is first asked for: its base needs Keras."""
+    """The class, made when it is first asked for: its other base needs Keras."""
+    about = {"__doc__": Recording.__doc__, "__module__": __name__}
+    return type("GradientNormCallback", (Recording, keras.callbacks.Callback), about)
 
-    class GradientNormCallback(keras.callbacks.Callback):
-        """Records per-layer gradient norms of the loss on a fixed batch, in inference mode, after epochs.
 
-        Training is not touched: no weight, no optimizer state and no random number differs with the callback on.
+class Recording:
+    """Records per-layer gradient norms of the loss on a fixed batch, in inference mode, after epochs.
+
+    Training is not touched: no weight, no optimizer state and no random number differs with the callback on.
+    """
+
+    model: Any  # given by Keras, like what follows
+    params: Any
+
+    def __init__(self, x: Any, y: Any, every: int = 1, epochs: tuple[int, ...] = (), split: bool = False):
+        """Say where and when.
+
+        Args:
+            x: Inputs of the probe batch, at least two.
+            y: Their targets, as in `fit`.
+            every: Epochs between measurements.
+            epochs: Instead, the epochs to measure, from 1.
+            split: Kernel and bias apart.
         """
+        super().__init__()
+        if len(x) < 2 or len(x) != len(y):
+            raise UserError(f"the probe batch needs at least two examples with targets, got {len(x)} and {len(y)}")
+        self._x, self._y, self._split = x, y, split
+        self._schedule = Schedule(every, tuple(epochs))
+        self._rows: list[tuple[Any, ...]] = []
+        self._gradient: Any = None
 
-        def __init__(self, x: Any, y: Any, every: int = 1, epochs: tuple[int, ...] = (), split: bool = False):
-            """Say where and when.
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Compile the gradient of the model's loss."""
+        self._groups = Groups(Layout.of_model(self.model), self._split)
+        model = self.model
 
-            Args:
-                x: Inputs of the probe batch, at least two.
-                y: Their targets, as in `fit`.
-                every: Epochs between measurements.
-                epochs: Instead, the epochs to measure, from 1.
-                split: Kernel and bias apart.
-            """
-            super().__init__()
-            if len(x) < 2 or len(x) != len(y):
-                raise UserError(f"the probe batch needs at least two examples with targets, got {len(x)} and {len(y)}")
-            self._x, self._y, self._split = x, y, split
-            self._schedule = Schedule(every, tuple(epochs))
-            self._rows: list[tuple[Any, ...]] = []
-            self._gradient: Any = None
+        def gradient(x: Any, y: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(keras.losses.get(model.loss)(y, model(x, training=False)))
+            found = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+            return tf.concat([tf.reshape(tf.convert_to_tensor(part), [-1]) for part in found], 0)
 
-        def on_train_begin(self, logs: Any = None) -> None:
-            """Compile the gradient of the model's loss."""
-            self._groups = Groups(Layout.of_model(self.model), self._split)
-            model = self.model
+        self._gradient = tf.function(gradient, autograph=False)
 
-            def gradient(x: Any, y: Any) -> Any:
-                with tf.GradientTape() as tape:
-                    loss = tf.reduce_mean(keras.losses.get(model.loss)(y, model(x, training=False)))
-                found = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
-                return tf.concat([tf.reshape(tf.convert_to_tensor(part), [-1]) for part in found], 0)
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Measure if it is time."""
+        if self._schedule.due(epoch + 1, self.params.get("epochs") or 0):
+            self.measure(epoch + 1)
 
-            self._gradient = tf.function(gradient, autograph=False)
+    def measure(self, epoch: int) -> None:
+        """Measure now, as of an epoch."""
+        count = len(self._x)
+        half = count // 2
+        first, second = (
+            self._gradient(self._x[part], self._y[part]).numpy().astype(np.float64)
+            for part in (slice(None, half), slice(half, None))
+        )
+        groups = self._groups
+        seen = SimpleNamespace(groups=groups, halves=Halves(groups, first, second, (half, count - half)))
+        weights = groups.norms(read(self.model))
+        for one in MEASURED:
+            raw = one.at_client(seen)
+            for how in NORMALISATIONS if one.is_norm else ("raw",):
+                values = normalise(raw, how, groups.sizes, weights)
+                pairs = zip(groups.names, map(float, values), strict=True)
+                self._rows += [(epoch, layer, one.name, how, value) for layer, value in pairs]
 
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            """Measure if it is time."""
-            if self._schedule.due(epoch + 1, self.params.get("epochs") or 0):
-                self.measure(epoch + 1)
+    def frame(self) -> "pd.DataFrame":
+        """The tidy table: epoch, layer, definition, normalisation, value."""
+        import pandas as pd
 
-        def measure(self, epoch: int) -> None:
-            """Measure now, as of an epoch."""
-            count = len(self._x)
-            half = count // 2
-            first, second = (
-                self._gradient(self._x[part], self._y[part]).numpy().astype(np.float64)
-                for part in (slice(None, half), slice(half, None))
-            )
-            groups = self._groups
-            seen = SimpleNamespace(groups=groups, halves=Halves(groups, first, second, (half, count - half)))
-            weights = groups.norms(read(self.model))
-            for one in MEASURED:
-                raw = one.at_client(seen)
-                for how in NORMALISATIONS if one.is_norm else ("raw",):
-                    values = normalise(raw, how, groups.sizes, weights)
-                    pairs = zip(groups.names, map(float, values), strict=True)
-                    self._rows += [(epoch, layer, one.name, how, value) for layer, value in pairs]
-
-        def frame(self) -> "pd.DataFrame":
-            """The tidy table: epoch, layer, definition, normalisation, value."""
-            import pandas as pd
-
-            return pd.DataFrame(self._rows, columns=["epoch", "layer", "definition", "normalisation", "value"])
-
-    return GradientNormCallback
+        return pd.DataFrame(self._rows, columns=["epoch", "layer", "definition", "normalisation", "value"])

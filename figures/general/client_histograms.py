@@ -8,9 +8,9 @@ import pandas as pd
 from feddual.records.results import Recorded
 from figures import charts
 from figures._results import Drawing, Results
+from figures._rows import DATASETS
 from figures.charts.describe import Chart, Heat, Panel
 from figures.charts.scale import Scale
-from figures.paper._rows import DATASETS
 
 COLUMNS = 3
 IMAGES = Scale(1, 5000, log=True, label="images", colours="Blues")  # zeros stay white

@@ -10,10 +10,10 @@ import pandas as pd
 from feddual import seeding
 from feddual.records.results import Recorded
 from figures._results import NOT_RUN, Results, signed
+from figures._rows import ALGORITHMS, TUNED_NOTE, paper_rounds
 from figures.charts.style import LOOKS
 from figures.charts.tables import Block
 from figures.paper import _values as _paper
-from figures.paper._rows import ALGORITHMS, TUNED_NOTE, paper_rounds
 
 ROWS = (*ALGORITHMS, "feddual-tuned")
 HOUR = 3600.0

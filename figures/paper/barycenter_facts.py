@@ -14,9 +14,9 @@ import pandas as pd
 
 from figures import charts
 from figures._results import WINDOW, Drawing, Results, smoothed
+from figures._rows import DATASETS
 from figures.charts.describe import Chart, Line, Panel
 from figures.charts.style import LOOKS
-from figures.paper._rows import DATASETS
 
 ROWS = ("feddual", "feddual-tuned", "feddual-published", "feddual-consistent")
 

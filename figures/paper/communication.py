@@ -11,9 +11,9 @@ import pandas as pd
 from feddual.records.summary import TARGETS
 from figures import charts
 from figures._results import WINDOW, Drawing, Results, per_round, seeds_text, smoothed
+from figures._rows import ALGORITHMS, DATASETS, TUNED_NOTE
 from figures.charts.describe import Chart, Line, Panel
 from figures.charts.style import LOOKS
-from figures.paper._rows import ALGORITHMS, DATASETS, TUNED_NOTE
 
 ROWS = (*ALGORITHMS, "feddual-tuned")
 GB = 1e9

@@ -9,11 +9,11 @@ from pathlib import Path
 import pandas as pd
 
 from figures._results import Drawing, Results, accuracy, accuracy_text, signed
+from figures._rows import DATASETS, TUNED_NOTE
 from figures.charts import tables as _tables
 from figures.charts.style import LOOKS
 from figures.charts.tables import Block
 from figures.paper import _values as _paper
-from figures.paper._rows import DATASETS, TUNED_NOTE
 
 TITLE = "FedDUAL's readings and controls: test accuracy (%) and gain over FedAvg (points)"
 ROWS = (

@@ -14,9 +14,9 @@ from diagnostics.statistics import band
 from feddual.records.results import Recorded
 from figures import charts
 from figures._results import Drawing, Results, per_round, seeds_text
+from figures._rows import ALGORITHMS, DATASETS, TUNED_NOTE
 from figures.charts.describe import Chart, Line, Panel
 from figures.charts.style import LOOKS
-from figures.paper._rows import ALGORITHMS, DATASETS, TUNED_NOTE
 
 ROWS = (*ALGORITHMS, "feddual-tuned")
 REFERENCE = "fedavg"

@@ -16,12 +16,12 @@ from feddual.records.results import Recorded
 from feddual.records.summary import TARGETS
 from figures import charts
 from figures._results import NOT_RUN, Drawing, Results, signed
+from figures._rows import ALGORITHMS, DATASETS, TUNED_NOTE
 from figures.charts import tables as _tables
 from figures.charts.describe import Bars, Chart, Panel
 from figures.charts.style import LOOKS
 from figures.charts.tables import Block
 from figures.paper import _values as _paper
-from figures.paper._rows import ALGORITHMS, DATASETS, TUNED_NOTE
 
 NAME = "fig4_rounds_to_target"
 TITLE = "Fig. 4: rounds to the target accuracy"

@@ -14,10 +14,10 @@ import pandas as pd
 from diagnostics.statistics import over_seeds
 from feddual.records.results import Recorded
 from figures._results import NOT_RUN, Drawing, Results, signed
+from figures._rows import ALGORITHMS, DATASETS, SAME_RUNS
 from figures.charts import tables as _tables
 from figures.charts.style import LOOKS
 from figures.charts.tables import Block
-from figures.paper._rows import ALGORITHMS, DATASETS, SAME_RUNS
 
 OURS = "feddual-tuned"
 BASELINES = tuple(row for row in ALGORITHMS if row != "feddual")

@@ -12,11 +12,11 @@ import pandas as pd
 
 from feddual.records.results import Recorded
 from figures._results import Drawing, Results, accuracy, accuracy_text, difference_text, paper_text
+from figures._rows import ALGORITHMS, DATASETS, SAME_RUNS, VARIANTS
 from figures.charts import tables as _tables
 from figures.charts.style import LOOKS
 from figures.charts.tables import Block, Strong
 from figures.paper import _values as _paper
-from figures.paper._rows import ALGORITHMS, DATASETS, SAME_RUNS, VARIANTS
 from figures.paper.tuning_table import text
 
 TUNED = (*ALGORITHMS[:-1], "feddual-tuned")

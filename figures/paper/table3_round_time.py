@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 
 from figures._results import NOT_RUN, Drawing, Results, signed
+from figures._rows import paper_rounds
 from figures.charts import tables as _tables
 from figures.charts.style import LOOKS
 from figures.charts.tables import Block
 from figures.paper import _timing
 from figures.paper import _values as _paper
-from figures.paper._rows import paper_rounds
 
 TITLE = "Table 3: seconds per round, of one client and of the server"
 ROWS = ("fedavg", "feddual", "feddual-tuned")

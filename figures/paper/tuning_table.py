@@ -13,10 +13,10 @@ import pandas as pd
 
 from feddual.records.results import Trial
 from figures._results import NOT_RUN, Drawing, Results, signed
+from figures._rows import ALGORITHMS, DATASETS
 from figures.charts import tables as _tables
 from figures.charts.style import LOOKS
 from figures.charts.tables import Block, Strong
-from figures.paper._rows import ALGORITHMS, DATASETS
 
 TITLE = "Trials on held-out training data: accuracy (%)"
 NOTES = (

@@ -15,8 +15,8 @@ from feddual.errors import UserError
 from feddual.records.results import Recorded, RunSet
 from feddual.records.slim import open_run
 from feddual.records.study_dir import StudyDir, is_trial
+from figures._rows import ALGORITHMS
 from figures.charts.style import COLOURS, DASHES, LOOKS, Look
-from figures.paper._rows import ALGORITHMS
 
 UNITS = "rms"  # of gradient norms
 
