@@ -17,7 +17,12 @@ class Commands(TyperGroup):
         if known is not None or not (":" in cmd_name or cmd_name in plugins.names("commands")):
             return known
         own = typer.Typer(pretty_exceptions_enable=False)
-        guarded(lambda: own.command(cmd_name)(guarded(plugins.find("commands", cmd_name, "COMMAND"))))()
+
+        @guarded
+        def add() -> None:
+            own.command(cmd_name)(guarded(plugins.find("commands", cmd_name, "COMMAND")))
+
+        add()
         return typer.main.get_command(own)
 
 

@@ -16,14 +16,14 @@ from diagnostics.flatness.comparison import AT_CENTRE, FILE, Comparison
 from diagnostics.surfaces.results import Surface, load
 from feddual.api import Run
 from feddual.errors import UserError
-from feddual.records.run_dir import RunRecord
+from feddual.records.run_dir import RunDir
 from feddual.records.slim import open_run
 
 FOLDER = "comparison"  # of a study: where the comparison of its runs lies
 Planes = Mapping[int, Mapping[str, Surface]]  # by training seed, then by the surface's folder
 
 
-def surfaces_of(run: RunRecord, last_round: int) -> dict[str, Surface]:
+def surfaces_of(run: RunDir, last_round: int) -> dict[str, Surface]:
     """A run's finished surfaces around its last model, by folder."""
     loaded = {path.name: load(path) for path in run.surfaces()}
     found = {name: one for name, one in loaded.items() if isinstance(one, Surface)}

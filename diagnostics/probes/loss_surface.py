@@ -66,7 +66,7 @@ class LossSurfaceProbe(Probe):
         facts = {
             "probe": self.name,
             "source": view.experiment.name,
-            "algorithm": view.experiment.algorithm.name,
+            "algorithm": view.experiment.to_dict()["algorithm"]["name"],
             "round": view.round_index,
             "dataset": federation.dataset.name,
             "split": "train",

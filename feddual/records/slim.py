@@ -14,6 +14,7 @@ what resuming needs. Only `collect` writes here.
 """
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -33,7 +34,7 @@ LOGS = {"metrics": "metrics", "timings": "timings", GRADIENT_NORMS: "gradient_no
 Rows = list[dict[str, Any]]
 
 
-def open_run(path: str | Path) -> RunDir:
+def open_run(path: str | os.PathLike[str]) -> RunDir:
     """The run at a path: its directory, or its rows in the slim study of a folder above; it may not exist."""
     path = Path(path)
     here = None if RunDir(path).exists else _slim_run(path)

@@ -110,7 +110,7 @@ def _table(made: Comparison) -> pd.DataFrame:
     return pd.DataFrame(chosen)[["quantity", "group", "mean", "low", "high", *ends, "seeds", "pairs"]]
 
 
-def _ordered(part: pd.DataFrame) -> list[dict[str, Any]]:
+def _ordered(part: pd.DataFrame) -> list[Any]:
     by_quantity = {row["quantity"]: row for row in part.to_dict("records")}
     return [by_quantity[name] for name in QUANTITIES]
 

@@ -49,8 +49,10 @@ def draw(runs: Results, out: Path) -> Drawing:
     for row, label in (("fedavg", "the paper's FedAvg"), ("feddual", "the paper's FedDUAL")):
         line = [label]
         for dataset in DATASETS:
-            (mean, std), (base, _) = _paper.TABLE1[row][dataset], _paper.TABLE1["fedavg"][dataset]
-            line += [f"{mean:.2f} ± {std:.2f}", "–" if row == "fedavg" else signed(mean - base)]
+            ours, base = (_paper.TABLE1[name][dataset] for name in (row, "fedavg"))
+            assert isinstance(ours, tuple)
+            assert isinstance(base, tuple)
+            line += [f"{ours[0]:.2f} ± {ours[1]:.2f}", "–" if row == "fedavg" else signed(ours[0] - base[0])]
         lines.append(line)
     files = _tables.write("fidelity_table", TITLE, [Block("", columns, lines)], NOTES, frame, out)
     return Drawing(files, frame)

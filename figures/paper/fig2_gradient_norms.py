@@ -46,7 +46,7 @@ def draw(runs: Results, out: Path) -> Drawing:
             continue
         both = {"IID": base, f"non-IID ({SKEWED})": other}
         every = _ratios(runs, key, groups)
-        by_label = dict(list(every[every["normalisation"] == "rms"].groupby("against")))
+        by_label = {str(label): part for label, part in every[every["normalisation"] == "rms"].groupby("against")}
         ratios, profile = by_label[SKEWED], {label: by_label[label] for label in sorted(by_label)}
         facts = {"setting": title, "model": key[1], "dataset": key[0], "length": _length(base, other)}
         order = [*gradients.COLUMNS, "normalisation"]

@@ -45,7 +45,7 @@ def draw(runs: Results, out: Path) -> Drawing:
     ranked, others = feddual[feddual["joint_gain"].notna()], feddual[feddual["joint_gain"].isna()]
     leaders = {place: tuned.follows for place, tuned in runs.tuned.items() if tuned.follows}
     sections = [
-        _best(frame, _common(ranked["settings"]), leaders),
+        _best(frame, _common(ranked["settings"].to_list()), leaders),
         _candidates("FedDUAL's candidates", ranked),
         *([_candidates("Further settings of FedDUAL, not tried on all data sets", others)] if len(others) else []),
     ]
@@ -105,18 +105,16 @@ def _best(frame: pd.DataFrame, common: Sequence[str], leaders: Mapping[tuple[str
 
 
 def _candidates(title: str, part: pd.DataFrame) -> Block:
-    common = _common(part["settings"])
+    common = _common(part["settings"].to_list())
     lines = []
     for number, (settings, cells) in enumerate(part.groupby("settings", sort=False)):
-        by_dataset = cells.set_index("dataset")
+        by_dataset = {str(cell["dataset"]): cell for cell in cells.to_dict("records")}
         gain = cells["joint_gain"].iloc[0]
         label = _without(str(settings), common) or "nothing else"
         line = [Strong(label) if number == 0 and np.isfinite(gain) else label]
         for name in DATASETS:
-            if name in by_dataset.index:
-                line.append(f"{by_dataset.loc[name, 'accuracy']:.2f} ({_points(by_dataset.loc[name, 'gain'])})")
-            else:
-                line.append(NOT_RUN)
+            cell = by_dataset.get(name)
+            line.append(NOT_RUN if cell is None else f"{cell['accuracy']:.2f} ({_points(cell['gain'])})")
         lines.append([*line, _points(gain)])
     blank = [[NOT_RUN] * (len(DATASETS) + 2)]
     shared = f", all with {', '.join(common)}" if common else ""
