@@ -7,7 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from figures.charts.describe import Bars, Chart, Line, Panel, Points
+from figures.charts.describe import Bars, Chart, Heat, Line, Panel, Points
 from figures.charts.scale import Scale, round_numbers
 from figures.charts.style import FAINT, GRID, INK, Look
 from figures.charts.traces import Trace, of_mark, root
@@ -16,7 +16,7 @@ GAP, NARROW_GAP = 0.06, 0.02  # between columns, of the width; the second where 
 ABOVE, BELOW = 46, 54  # pixels of a row for the title and for the axis
 # The camera of matplotlib's pictures, as a place around the middle.
 ELEVATION, AZIMUTH = np.radians(32), np.radians(-58)
-EYE = 2.1 * np.array([np.cos(ELEVATION) * np.cos(AZIMUTH), np.cos(ELEVATION) * np.sin(AZIMUTH), np.sin(ELEVATION)])
+EYE = 2.25 * np.array([np.cos(ELEVATION) * np.cos(AZIMUTH), np.cos(ELEVATION) * np.sin(AZIMUTH), np.sin(ELEVATION)])
 
 
 def library() -> bytes:
@@ -181,6 +181,8 @@ def _axes(panel: Panel, number: str, box: tuple[float, float, float, float] | No
         count = len(panel.rows)
         y |= {"tickvals": list(range(count)), "ticktext": list(panel.rows), "range": [count - 0.5, -0.5]}
         y |= {"automargin": True, "showgrid": False}
+    elif cells := [mark.values for mark in panel.marks if isinstance(mark, Heat) and mark.y is None]:
+        y |= {"tick0": 0, "dtick": max(1, len(cells[0]) // 10)}
     if panel.y_scale == "log":
         y["type"] = "log"
     if panel.y_scale == "root":
@@ -205,7 +207,7 @@ def _scene(panel: Panel, scale: Scale) -> dict[str, Any]:
     }  # fmt: skip
     return {
         "xaxis": {"title": {"text": panel.x_label}}, "yaxis": {"title": {"text": panel.y_label}}, "zaxis": height,
-        "camera": {"eye": dict(zip("xyz", EYE.tolist(), strict=True)), "center": {"x": 0, "y": 0, "z": -0.1}},
+        "camera": {"eye": dict(zip("xyz", EYE.tolist(), strict=True)), "center": {"x": 0, "y": 0, "z": -0.14}},
         "aspectmode": "cube",
     }  # fmt: skip
 
