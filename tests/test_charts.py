@@ -67,7 +67,8 @@ def test_panels_that_share_a_scale_share_a_colour_bar():
     chart = chart_of(MARKS["heat"], MARKS["heat"], other)
     assert len(chart.matplotlib().axes) == 3 + 2
     one, two, three = (trace for trace in chart.plotly().data if trace.type == "heatmap")
-    assert one.coloraxis == two.coloraxis != three.coloraxis
+    assert (one.zmin, one.zmax) == (two.zmin, two.zmax) != (three.zmin, three.zmax)
+    assert [one.showscale, two.showscale, three.showscale] == [False, True, True]
     silent = charts.Heat(LOSS, charts.Scale(0.0, 20.0))  # without a label there is none
     assert len(chart_of(silent).matplotlib().axes) == 1
 
@@ -85,6 +86,8 @@ def test_a_film_has_a_slider_and_some_of_its_panels_on_paper():
     assert [axis.get_title("left") for axis in film.matplotlib().axes] == ["round 0", "round 3", "round 6"]
     page = film.plotly()
     assert len(page.frames) == len(page.layout.sliders[0].steps) == 7
+    flat = chart_of(MARKS["contour"], MARKS["heat"], film=True).plotly()
+    assert [frame.data[0].type for frame in flat.frames] == ["contour", "heatmap"]
 
 
 def test_an_empty_panel_says_why():
