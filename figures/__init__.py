@@ -73,7 +73,7 @@ def draw(name: str, runs: str | Path = RESULTS, out: str | Path = GALLERY) -> "D
 
     Args:
         name: Its name, or the part before the first `_`; one of your own as `package.module:draw`.
-        runs: A folder with run directories, at any depth.
+        runs: A folder with runs, at any depth: run directories, or what was collected of them.
         out: Where the files go.
 
     Returns:

@@ -67,7 +67,7 @@ def draw(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Draw them all.")] = False,
     runs: Annotated[
-        Path, typer.Option(help="A folder with run directories, at any depth; they are known by their config.yaml.")
+        Path, typer.Option(help="A folder with runs, at any depth; they are known by their config.")
     ] = figures.RESULTS,
     out: Annotated[Path, typer.Option(help="Where the files go.")] = figures.GALLERY,
     as_json: Json = False,
@@ -129,10 +129,10 @@ def collect(
     weights: Annotated[bool, typer.Option("--weights", help="Copy each run's last weights too.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Keep small copies of finished runs to draw from: tens of kilobytes each.
+    """Keep small copies of finished runs to draw from: a few Parquet files, a few kilobytes a run.
 
     A copy has the config, the environment, accuracy and loss of each round, timings and the clients' label histograms.
-    Collecting again replaces the copies. Unfinished runs are named and left out.
+    Collecting again replaces or adds copies. Unfinished runs are named and left out.
     """
     from feddual.records.collect import collect as gather
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import feddual
-import figures
+import figures.report
 from diagnostics.surfaces.results import Surface
 from feddual.errors import UserError
 from feddual.experiment import config

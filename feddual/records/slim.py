@@ -43,21 +43,20 @@ def open_run(path: str | os.PathLike[str]) -> RunDir:
 
 def open_probe(path: Path) -> "RunDir | SlimProbe":
     """What a probe recorded at a path within a run."""
-    run = None if path.is_dir() else _slim_run(path.parents[1])
+    run = None if path.is_dir() else _slim_run(path.parent.parent)
     return SlimProbe(run, path.name) if run is not None and run.has_probe(path.name) else RunDir(path)
 
 
 def kept_surface(path: Path) -> dict[str, Any] | None:
     """The manifest and the arrays of a slim run's surface; None if there is none at this path."""
-    run = None if path.is_dir() or path.parent.name != "surfaces" else _slim_run(path.parents[1])
+    run = None if path.is_dir() or path.parent.name != "surfaces" else _slim_run(path.parent.parent)
     found = run.study.surfaces.of(run.name, path.name) if run is not None else None
     return {**found, "manifest": json.loads(found["manifest"])} if found else None
 
 
 def slim_runs(root: Path) -> "Iterator[SlimRun]":
     """All runs of the slim studies under a folder."""
-    for index in sorted(root.rglob(f"{RUNS}.parquet")):
-        study = open_slim(index.parent)
+    for study in map(open_slim, slim_folders(root)):
         yield from (SlimRun(study, name) for name in study.runs)
 
 
