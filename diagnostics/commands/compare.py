@@ -1,14 +1,13 @@
 """`python -m diagnostics compare RUN RUN ...`."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from feddual.cli.shell import Json
+from feddual.cli.shell import Json, show
 from feddual.errors import UserError
 
 if TYPE_CHECKING:
@@ -77,17 +76,14 @@ def compare(
         records = json.loads(found.differences.to_json(orient="records"))
         typer.echo(json.dumps({"out": str(out), "differences": records, "pictures": [str(path) for path in pictures]}))
         return
-    # A pipe has no width: give it room rather than cut words.
-    console = Console()
-    (console if console.is_terminal else Console(width=200)).print(_table(found))
+    show(("equal", "logits", "quantity", "model", "L(0)", "mean", "95 %", "minus the first", "95 %"), _rows(found))
     if found.summary["seeds"].iloc[0] == 1:
         typer.echo("One training seed of each: the intervals are over directions only and say nothing about training.")
     typer.echo(f"comparison: {out}")
 
 
-def _table(found: "Comparison") -> Table:
+def _rows(found: "Comparison") -> Iterator[list[str]]:
     """Each model's numbers, and how they differ from the first model's."""
-    table = Table("equal", "logits", "quantity", "model", "L(0)", "mean", "95 %", "minus the first", "95 %")
     first = found.summary["model"].iloc[0]
     for row in found.against_first.to_dict("records"):
         low, high = row["difference_low"], row["difference_high"]
@@ -96,8 +92,7 @@ def _table(found: "Comparison") -> Table:
         variant = "as they are" if row["variant"] == "plain" else "normalised"
         shown = [f"{row[key]:.4g}" for key in ("loss", "mean")]
         interval = f"{row['low']:.4g} to {row['high']:.4g}"
-        table.add_row(row["match"], variant, row["quantity"], row["model"], *shown, interval, *gap)
-    return table
+        yield [row["match"], variant, row["quantity"], row["model"], *shown, interval, *gap]
 
 
 def _pictures(found: "Comparison", out: Path) -> list[Path]:
@@ -111,8 +106,7 @@ def _pictures(found: "Comparison", out: Path) -> list[Path]:
     if names:
         about = "The same samples and noise, scaled by each model's own filters; one colour scale."
         made.append(save(plots.panels(surfaces), out / "surfaces.png", captions(surfaces, about)))
-        figure = plots.panels3d(surfaces)
-        made.append(save(figure, out / "surfaces3d.png", captions(surfaces, about)))
+        made.append(save(plots.panels3d(surfaces), out / "surfaces3d.png", captions(surfaces, about)))
         for other in names[1:]:
             pair = {name: surfaces[name] for name in (names[0], other)}
             about = (

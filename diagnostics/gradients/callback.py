@@ -21,16 +21,11 @@ MEASURED: list[Any] = [one for one in DEFINITIONS.values() if one.family == "cli
 
 
 def __getattr__(name: str) -> Any:
-    if name == "GradientNormCallback":
-        globals()[name] = _make()
-        return globals()[name]
-    raise AttributeError(name)
-
-
-def _make() -> type:
-    """The class, made when it is first asked for: its other base needs Keras."""
+    """The class is made when it is first asked for: its other base needs Keras."""
+    if name != "GradientNormCallback":
+        raise AttributeError(name)
     about = {"__doc__": Recording.__doc__, "__module__": __name__}
-    return type("GradientNormCallback", (Recording, keras.callbacks.Callback), about)
+    return globals().setdefault(name, type(name, (Recording, keras.callbacks.Callback), about))
 
 
 class Recording:

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from diagnostics import tables
 from diagnostics.gradients.definitions import definition
@@ -12,13 +12,10 @@ from diagnostics.statistics import block_bootstrap, interval
 from feddual.errors import UserError
 from feddual.functional.layout import fingerprint
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 COLUMNS = ("definition", "layer", "ratio", "low", "high", "runs", "rounds")
 
 
-def per_round(frame: "pd.DataFrame", name: str, normalisation: str = "rms") -> "pd.DataFrame":
+def per_round(frame: pd.DataFrame, name: str, normalisation: str = "rms") -> pd.DataFrame:
     """A definition's value in each round (rows) and layer (columns, in the model's order): the mean over clients.
 
     Args:
@@ -36,45 +33,41 @@ def per_round(frame: "pd.DataFrame", name: str, normalisation: str = "rms") -> "
 
 
 def bands(
-    frames: "Sequence[pd.DataFrame]", name: str, normalisation: str = "rms"
-) -> "tuple[pd.DataFrame, np.ndarray, np.ndarray]":
+    frames: Sequence[pd.DataFrame], name: str, normalisation: str = "rms"
+) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
     """The geometric mean over seeds, and the lowest and highest seed, by layer and round that all seeds have."""
-    logs = _common([per_round(frame, name, normalisation).apply(np.log) for frame in frames])
-    stacked = np.stack([table.to_numpy() for table in logs])
-    middle = logs[0].copy()
-    middle[:] = np.exp(stacked.mean(0))
-    return middle, np.exp(stacked.min(0)), np.exp(stacked.max(0))
+    like, logs = _common([per_round(frame, name, normalisation).apply(np.log) for frame in frames])
+    low, middle, high = (np.exp(values) for values in (logs.min(0), logs.mean(0), logs.max(0)))
+    return pd.DataFrame(middle, like.index, like.columns), low, high
 
 
 def log_ratios(
-    base: "Sequence[pd.DataFrame]", other: "Sequence[pd.DataFrame]", name: str, normalisation: str = "rms"
-) -> "tuple[pd.DataFrame, np.ndarray]":
+    base: Sequence[pd.DataFrame], other: Sequence[pd.DataFrame], name: str, normalisation: str = "rms"
+) -> tuple[pd.DataFrame, np.ndarray]:
     """log2 of other / base by layer (rows) and round, mean over seeds, and where all seeds agree on the sign."""
     pairs = [
         (per_round(two, name, normalisation) / per_round(one, name, normalisation)).apply(np.log2)
         for one, two in zip(base, other, strict=True)
     ]
-    pairs = _common([pair.dropna(how="all") for pair in pairs])
-    stacked = np.stack([pair.to_numpy() for pair in pairs])
-    middle = pairs[0].copy()
-    middle[:] = stacked.mean(0)
-    return middle.T, (np.abs(np.sign(stacked).sum(0)) == len(pairs)).T
+    like, logs = _common([pair.dropna(how="all") for pair in pairs])
+    agree = np.abs(np.sign(logs).sum(0)) == len(pairs)
+    return pd.DataFrame(logs.mean(0), like.index, like.columns).T, agree.T
 
 
-def _common(several: "list[pd.DataFrame]") -> "list[pd.DataFrame]":
-    """The rounds that all tables have."""
+def _common(several: list[pd.DataFrame]) -> tuple[pd.DataFrame, np.ndarray]:
+    """The first table in the rounds that all have, and all of them stacked, shape (tables, rounds, layers)."""
     rounds = sorted(set.intersection(*(set(table.index) for table in several)))
-    return [table.loc[rounds] for table in several]
+    return several[0].loc[rounds], np.stack([table.loc[rounds].to_numpy() for table in several])
 
 
 def ratios(
-    base: "Sequence[pd.DataFrame]",
-    other: "Sequence[pd.DataFrame]",
+    base: Sequence[pd.DataFrame],
+    other: Sequence[pd.DataFrame],
     names: Sequence[str],
     normalisation: str = "rms",
     samples: int = 2000,
     seed: int = 0,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """How many times larger a quantity is in other runs than in the base runs, per definition and layer.
 
     The ratio is the geometric mean over rounds, in log space throughout. The 95 % interval is a bootstrap over pairs
@@ -92,8 +85,6 @@ def ratios(
     Returns:
         Columns definition, layer, ratio, low, high, runs, rounds.
     """
-    import pandas as pd
-
     if len(base) != len(other):
         raise UserError(f"runs are compared in pairs of equal seeds, got {len(base)} against {len(other)}")
     rng = np.random.default_rng(seed)
@@ -110,7 +101,7 @@ def ratios(
     return pd.DataFrame(lines, columns=list(COLUMNS))
 
 
-def _log_ratio(one: "pd.DataFrame", two: "pd.DataFrame", name: str, normalisation: str) -> "pd.DataFrame":
+def _log_ratio(one: pd.DataFrame, two: pd.DataFrame, name: str, normalisation: str) -> pd.DataFrame:
     """Log of two / one, in the rounds and layers that both have; what is not finite is NaN."""
     first, second = per_round(one, name, normalisation), per_round(two, name, normalisation)
     common = first.index.intersection(second.index)
@@ -121,31 +112,31 @@ def _log_ratio(one: "pd.DataFrame", two: "pd.DataFrame", name: str, normalisatio
 
 
 def level(
-    runs: "Sequence[pd.DataFrame]", names: Sequence[str], normalisation: str = "rms", samples: int = 2000, seed: int = 0
-) -> "pd.DataFrame":
+    runs: Sequence[pd.DataFrame], names: Sequence[str], normalisation: str = "rms", samples: int = 2000, seed: int = 0
+) -> pd.DataFrame:
     """The geometric mean of each quantity over rounds and runs, with an interval as in `ratios`; column `mean`."""
     ones = [frame.assign(value=1.0) for frame in runs]
     return ratios(ones, runs, names, normalisation, samples, seed).rename(columns={"ratio": "mean"})
 
 
 def ratios_by_seed(
-    base: "Mapping[int, pd.DataFrame]",
-    other: "Mapping[int, pd.DataFrame]",
+    base: Mapping[int, pd.DataFrame],
+    other: Mapping[int, pd.DataFrame],
     names: Sequence[str],
     normalisation: str = "rms",
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """`ratios` of runs given by seed, paired by it; those without a partner are left out, no rows when none has one."""
     seeds = sorted(set(base) & set(other))
     return ratios([base[seed] for seed in seeds], [other[seed] for seed in seeds], names, normalisation)
 
 
 def ratio_tables(
-    groups: "Mapping[str, Mapping[int, pd.DataFrame]]",
+    groups: Mapping[str, Mapping[int, pd.DataFrame]],
     base: str,
     asked: Mapping[tuple[str, str], Sequence[str]],
     file: Path | None = None,
     write: bool = False,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """`ratios` of several groups of runs to one of them, from a file if it has those of these runs.
 
     Args:
@@ -158,8 +149,6 @@ def ratio_tables(
     Returns:
         The columns of `ratios`, after `against` (the label) and `normalisation`; no rows without pairs.
     """
-    import pandas as pd
-
     hashes = {
         label: {str(seed): fingerprint(frame["value"].to_numpy()) for seed, frame in group.items()}
         for label, group in groups.items()
