@@ -15,19 +15,13 @@ if TYPE_CHECKING:
 
 
 def compare(
-    runs: Annotated[
-        list[Path], typer.Argument(help="Run directories; those that differ in the seed alone go together.")
-    ],
-    source: Annotated[
-        str, typer.Option("--from", metavar="lines|surfaces", help="Lines measured now, or the surfaces in the runs.")
-    ] = "lines",
+    runs: Annotated[list[Path], typer.Argument(help="Run directories; seeds of one experiment go together.")],
+    source: Annotated[str, typer.Option("--from", help="lines, measured now; surfaces, as recorded.")] = "lines",
     directions: Annotated[int, typer.Option(min=2, help="Random directions, the same noise for all models.")] = 5,
     images: Annotated[int, typer.Option(min=0, help="Samples, fixed and stratified; 0 for all.")] = 2000,
     split: Annotated[str, typer.Option(help="train (pooled over the clients) or test.")] = "train",
     match: Annotated[str, typer.Option(help="What is equal: round, loss, or both with a comma.")] = "round,loss",
-    logit_norm: Annotated[
-        bool, typer.Option(help="Also with each sample's logits normalised, which takes confidence out.")
-    ] = True,
+    logit_norm: Annotated[bool, typer.Option(help="Also with normalised logits, which takes confidence out.")] = True,
     grid: Annotated[str, typer.Option(metavar="N|NXxNY|0", help="Of one surface per model; 0 for none.")] = "25",
     tau: Annotated[float, typer.Option(min=0, help="Loss rise that defines the flatness radius.")] = 0.1,
     seed: Annotated[int, typer.Option(help="Of directions and samples.")] = 0,

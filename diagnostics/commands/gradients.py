@@ -13,13 +13,9 @@ from feddual.errors import UserError
 def gradients(
     base: Annotated[Path, typer.Argument(help="A run with recorded gradient norms, or a folder of runs (seeds).")],
     other: Annotated[Path | None, typer.Argument(help="The same for the runs to compare with it.")] = None,
-    definition: Annotated[
-        list[str] | None, typer.Option("--definition", help="By name or letter; repeatable. Default: all recorded.")
-    ] = None,
+    definition: Annotated[list[str] | None, typer.Option(help="By name or letter; repeatable. Default: all.")] = None,
     normalisation: Annotated[str, typer.Option(help="raw, rms, relative, scale_free or share.")] = "rms",
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Measure now, from the checkpoints, by doing their next rounds again.")
-    ] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Measure now, from the checkpoints.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Say what each definition means, and stop.")] = False,
     out: Annotated[Path | None, typer.Option(help="Also write the table to this CSV file.")] = None,
     as_json: Json = False,

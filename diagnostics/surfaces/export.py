@@ -48,10 +48,8 @@ def _csv(surface: Surface) -> str:
     at = np.nonzero(surface.computed)
     columns = {"alpha": surface.alphas[at[1]], "beta": surface.betas[at[0]]}
     columns |= {name: getattr(surface, name)[at].astype(float) for name in ("loss", "sem", "accuracy")}
-    columns |= {
-        "samples": surface.samples[at],
-        **dict(zip(classes, surface.class_loss[at].astype(float).T, strict=True)),
-    }
+    by_class = zip(classes, surface.class_loss[at].astype(float).T, strict=True)
+    columns |= {"samples": surface.samples[at], **dict(by_class)}
     return pd.DataFrame(columns).to_csv(index=False, na_rep="nan", lineterminator="\n")
 
 

@@ -271,8 +271,7 @@ def choose(
             kept["fast", axes, moved] = None
     fast = None if wish == "plain" else kept["fast", axes, moved]
     if fast is None or wish != "unchecked":
-        plain = kept.setdefault(("plain", axes), None) or Plain(objective, axes)
-        kept["plain", axes] = plain
+        plain = kept["plain", axes] = kept.get(("plain", axes)) or Plain(objective, axes)
         plain.place(weights, directions)
     if fast is None:
         return plain, {"engine": plain.name}

@@ -42,12 +42,6 @@ class Running:
     progress: bool = True
     on_preview: Callable[[Surface], None] | None = None
 
-    def check(self) -> None:
-        """Refuse what cannot be."""
-        if self.workers < 1:
-            raise UserError(f"workers: must be at least 1, got {self.workers}")
-        plugins.find("executors", self.executor, "executor")
-
 
 class Measurement:
     """The points of a grid on one plane, or on several lines, through a landscape's model."""
@@ -60,8 +54,8 @@ class Measurement:
         self._grid, self._planes, self._two_level = grid, planes, two_level
         self._count = len(self._objective.x)
 
-    def run(self, running: Running) -> Surface | Lines:
-        """Compute what is not kept already.
+    def run(self, running: Running) -> Any:
+        """Compute what is not kept already: a surface of a plane's grid, lines of a line's.
 
         Raises:
             UserError: For what cannot be computed, before anything is written.
@@ -69,7 +63,9 @@ class Measurement:
         landscape, weights = self._landscape, self._landscape.weights
         if not np.isfinite(weights).all():  # whether a relu hands NaN on depends on the processor
             raise UserError("the model has weights that are not finite. Has training diverged?")
-        running.check()
+        if running.workers < 1:
+            raise UserError(f"workers: must be at least 1, got {running.workers}")
+        plugins.find("executors", running.executor, "executor")
         if running.workers > 1:
             _check_importable(landscape.subject.model, landscape.settings["loss"])
         identity = self._identity()
