@@ -20,16 +20,14 @@ def _doors(package: str, homes: dict[str, str]) -> tuple[Callable[[str], Any], C
     return found, lambda: sorted(known)
 
 
-__getattr__, __dir__ = _doors(
-    __name__,
-    {
-        "landscape": "Landscape loss_surface loss_lines",
-        "surfaces.directions": "Direction Space register_filter_axes",
-        "surfaces.results": "Surface Lines",
-        "flatness.compare": "compare_models",
-        "gradients.probe": "GradientNormProbe",
-        "gradients.callback": "GradientNormCallback",
-        "gradients.replay": "gradient_norms",
-        "probes.loss_surface": "LossSurfaceProbe",
-    },
-)
+_HOMES = {
+    "landscape": "Landscape loss_surface loss_lines",
+    "surfaces.directions": "Direction Space register_filter_axes",
+    "surfaces.results": "Surface Lines",
+    "flatness.compare": "compare_models",
+    "gradients.probe": "GradientNormProbe",
+    "gradients.callback": "GradientNormCallback",
+    "gradients.replay": "gradient_norms",
+    "probes.loss_surface": "LossSurfaceProbe",
+}
+__getattr__, __dir__ = _doors(__name__, _HOMES)

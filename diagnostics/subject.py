@@ -103,12 +103,10 @@ def of_run(
     return Subject(network.model, x, y, features, facts, originals=originals)
 
 
-def facts_of(
-    experiment: Any, round_index: int, dataset: str, split: str, seed: int, rows: np.ndarray
-) -> dict[str, Any]:
+def facts_of(experiment: Any, round_index: int, data: str, split: str, seed: int, rows: np.ndarray) -> dict[str, Any]:
     """Which model and which samples a measurement is of."""
     about = {"source": experiment.name, "algorithm": experiment.algorithm.name, "round": round_index}
-    return about | {"dataset": dataset, "split": split, "seed": seed, "rows": fingerprint(rows.astype(np.int64))}
+    return about | {"dataset": data, "split": split, "seed": seed, "rows": fingerprint(rows.astype(np.int64))}
 
 
 def resolve(source: Any, x: Any, y: Any, round_index: int | None, split: str, images: int | None, seed: int) -> Subject:

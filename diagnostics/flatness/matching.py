@@ -36,8 +36,7 @@ def cases(
     every = {(name, place): item for name, group in groups.items() for place, item in enumerate(group)}
     if not all(isinstance(item, (str, Path, Run)) for item in every.values()):
         return [("given", *key, samples.resolve(item, x, y, None, **rows)) for key, item in every.items()]
-    unknown = set(matches) - {"round", "loss"}
-    if unknown or not matches:
+    if not matches or set(matches) - {"round", "loss"}:
         raise UserError(f"matches: expected round, loss or both, got {list(matches)}")
     runs = {key: item if isinstance(item, Run) else Run(item) for key, item in every.items()}
     base = _shared({key: samples.of_run(run, **rows) for key, run in runs.items()})
@@ -111,7 +110,6 @@ def _names(paths: Sequence[Path]) -> list[str]:
         raise UserError(f"compare: a run is given twice: {', '.join(map(str, paths))}")
     names = [one[-1] for one in parts]
     for depth in range(2, max(map(len, parts)) + 1):
-        names = [
-            "-".join(one[-depth:]) if names.count(name) > 1 else name for one, name in zip(parts, names, strict=True)
-        ]
+        pairs = zip(parts, names, strict=True)
+        names = ["-".join(one[-depth:]) if names.count(name) > 1 else name for one, name in pairs]
     return names

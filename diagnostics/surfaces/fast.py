@@ -155,8 +155,7 @@ class Fast:
                 values = patches.linear(tensors, values)
             for axis, part in enumerate(kept[1:]):
                 values += points[0, axis] * part[number]
-            answers = rest(weights[0], patches.finish(tensors, values, size))[0][1]
-            return answers[: end - begin]
+            return rest(weights[0], patches.finish(tensors, values, size))[0][1][: end - begin]
 
         self._prepare = prepare
         stored = [None, patches.stages[0].filters, None, None, size]
@@ -218,9 +217,8 @@ class Fast:
                 labels = objective.y[begin:end]
                 if self.group > 1:
                     labels = tf.tile(labels, [self.group, *([1] * (len(labels.shape) - 1))])
-                losses, right = (
-                    tf.reshape(v, [self.group, end - begin]) for v in objective.sample_losses(answers, labels)
-                )
+                found = objective.sample_losses(answers, labels)
+                losses, right = (tf.reshape(value, [self.group, end - begin]) for value in found)
                 return objective.reduce(losses, right, begin)
 
             return objective.over_batches(count, self._size, self.group, batch)

@@ -87,11 +87,10 @@ class Objective:
         self.bn, self.batch_size = bn, batch_size
         x, y = checked_arrays(x, y)
         few = originals if features else x[:FEW]
-        self.network = Evaluated(model, few, self._crosses, frozen, not (bn == "recalibrate" and _drops(model)))
+        drops = any(map(is_random_state, getattr(model, "variables", [])))
+        self.network = Evaluated(model, few, self._crosses, frozen, dropout=not (bn == "recalibrate" and drops))
         self.layout = self.network.layout
         self.weights = read(self.network.whole)
-        if not cut and features:
-            raise ValueError("features belong to a network that is cut")
         if cut:
             self.network.cut()
         self.prefix_check: float | None = None  # how far a few samples through prefix and rest are from the whole
@@ -342,10 +341,6 @@ def _fitting(x: np.ndarray, wanted: Any) -> np.ndarray:
     ):
         raise UserError(f"x: the model takes inputs of shape {tuple(wanted.shape)}, got {x.shape}")
     return x.astype(wanted.dtype)
-
-
-def _drops(model: Any) -> bool:
-    return any(map(is_random_state, getattr(model, "variables", [])))
 
 
 def _statistics(model: Any, layout: Any) -> list[tuple[Any, int, float]]:
