@@ -75,6 +75,14 @@ def compare_models(
 
     Raises:
         UserError: When there are fewer than two models or directions, or `out` holds another comparison.
+
+    Example:
+        >>> import diagnostics, keras
+        >>> models = {name: keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)]) for name in ("a", "b")}
+        >>> x, y = keras.random.normal((60, 4)).numpy(), [0, 1, 2] * 20
+        >>> found = diagnostics.compare_models(models, x, y, directions=2, grid=None, progress=False)
+        >>> found.differences.query("variant == 'plain'")["quantity"].tolist()
+        ['kappa', 'r_tau', 'rise_1', 'rise_0.5', 'rise_0.25']
     """
     groups = _groups(models, directions)
     evaluation, rows = {"bn": bn, "loss": loss, "batch_size": batch_size}, {"images": images, "split": split}

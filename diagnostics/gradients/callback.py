@@ -30,6 +30,17 @@ class Recording:
     """Records per-layer gradient norms of the loss on a fixed batch, in inference mode, after epochs.
 
     Training is not touched: no weight, no optimizer state and no random number differs with the callback on.
+
+    Example:
+        >>> import diagnostics, keras, numpy as np
+        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="logits")])
+        >>> loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        >>> model.compile("sgd", loss)
+        >>> x, y = keras.random.normal((60, 4)).numpy(), np.arange(60) % 3
+        >>> norms = diagnostics.GradientNormCallback(x[:20], y[:20])
+        >>> history = model.fit(x, y, epochs=2, callbacks=[norms], verbose=0)
+        >>> norms.frame().query("definition == 'client_at_global' and normalisation == 'raw'")["epoch"].tolist()
+        [1, 2]
     """
 
     model: Any  # given by Keras, like what follows
@@ -54,7 +65,11 @@ class Recording:
         self._gradient: Any = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Compile the gradient of the model's loss."""
+        """Compile the gradient of the model's loss; Keras calls it.
+
+        Args:
+            logs: Not looked at.
+        """
         self._groups = Groups(Layout.of_model(self.model), self._split)
         model = self.model
 
@@ -67,12 +82,21 @@ class Recording:
         self._gradient = tf.function(gradient, autograph=False)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Measure if it is time."""
+        """Measure if it is time; Keras calls it.
+
+        Args:
+            epoch: The epoch that has ended, from 0.
+            logs: Not looked at.
+        """
         if self._schedule.due(epoch + 1, self.params.get("epochs") or 0):
             self.measure(epoch + 1)
 
     def measure(self, epoch: int) -> None:
-        """Measure now, as of an epoch."""
+        """Measure now, for instance between two calls of `train_on_batch`.
+
+        Args:
+            epoch: What the rows are recorded under.
+        """
         count = len(self._x)
         half = count // 2
         first, second = (

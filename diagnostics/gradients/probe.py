@@ -32,6 +32,18 @@ class GradientNormProbe(Probe):
     """Gradient norms of each layer, under the names of `diagnostics.gradients.DEFINITIONS`.
 
     `run.probe("gradient-norms")` is the table it recorded.
+
+    Example:
+        >>> import diagnostics, feddual, tempfile
+        >>> small = {"training.rounds": 1, "training.clients_per_round": 2, "training.local_epochs": 1}
+        >>> probe = diagnostics.GradientNormProbe(every=1, definitions=["A", "drift"], samples=16)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     run = feddual.run("quickstart", small, out=f"{folder}/run", probes=[probe], progress=False)
+        ...     table = run.probe("gradient-norms")
+        >>> list(table.columns)
+        ['round', 'client', 'layer', 'definition', 'normalisation', 'value']
+        >>> bool((table.query("definition == 'client_at_global' and normalisation == 'raw'")["value"] > 0).all())
+        True
     """
 
     name = "gradient-norms"
@@ -80,7 +92,14 @@ class GradientNormProbe(Probe):
     # --- at the client
 
     def client_measure(self, view: ClientView) -> dict[str, Any]:
-        """Values of each layer by definition; on scheduled rounds also what the host needs for those of all clients."""
+        """Values of each layer by definition; on scheduled rounds also what the host needs for those of all clients.
+
+        Args:
+            view: The client after its training.
+
+        Returns:
+            `values` by definition; on scheduled rounds `sent`, what definitions need at the host, and `local_weights`.
+        """
         due = self.scheduled is not None and self.scheduled.due(view.round_index, view.num_rounds)
         asked = _found(self.definitions) if due else []
         client = AtClient(view, Groups(view.layout, self.split), self.samples)
@@ -99,11 +118,25 @@ class GradientNormProbe(Probe):
     # --- at the host
 
     def accumulate(self, acc: Any, result: Any, weights: np.ndarray, share: float) -> Gathered:
-        """Sums over the clients' moves."""
+        """Sums over the clients' moves.
+
+        Args:
+            acc: Those of the clients before; None at first.
+            result: A client's.
+            weights: The global weights it began with.
+            share: Its weight in the average, before it is normalised.
+
+        Returns:
+            The sums with this client.
+        """
         return (acc or Gathered()).plus(result.client_id, share, weights.astype(np.float64) - result.weights)
 
     def start(self, view: RoundView) -> None:
-        """Write what all rounds share, and forget what will be measured again."""
+        """Write what all rounds share, and forget what will be measured again.
+
+        Args:
+            view: The run before its next round.
+        """
         groups = Groups(view.layout, self.split)
         subsets = (probe_set(client, size, self.samples) for client, size in enumerate(view.sizes))
         facts = {
@@ -114,7 +147,13 @@ class GradientNormProbe(Probe):
         view.cut_back()
 
     def record(self, view: RoundView, measured: Mapping[int, dict[str, Any]], acc: Gathered | None) -> None:
-        """A row of the log: by client, of all clients, and the norms of the weights."""
+        """A row of the log: by client, of all clients, and the norms of the weights.
+
+        Args:
+            view: The round, its weights, and the folder to record in.
+            measured: By client, what `client_measure` returned.
+            acc: What `accumulate` returned last; None when no client's result was finite.
+        """
         groups = Groups(view.layout, self.split)
         clients = sorted(measured)
         due = any("sent" in measured[client] for client in clients)
@@ -161,6 +200,9 @@ class GradientNormProbe(Probe):
         Args:
             folder: Where a run's probe recorded.
             normalisations: Only these, of the definitions that are norms.
+
+        Returns:
+            A row for each value.
         """
         recorded = open_probe(folder)
         facts = recorded.read_json("facts.json")

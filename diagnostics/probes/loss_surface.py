@@ -19,6 +19,15 @@ class LossSurfaceProbe(Probe):
 
     Directions and samples are the same in all rounds, so that the surfaces make an animation. It runs on the host and
     reads weights only: training's bits are the same with and without it.
+
+    Args:
+        every: Rounds between surfaces.
+        rounds: Instead, the rounds to measure, from 1.
+        log_spaced: Or about so many, spread over the logarithm of the rounds.
+        grid: Points along each axis, n or "nxxny"; odd.
+        images: Samples of the pooled training data, stratified.
+        extent: How far the axes go; 1 moves every filter by its own norm.
+        seed: Of directions and samples.
     """
 
     name = "loss-surface"
@@ -42,7 +51,11 @@ class LossSurfaceProbe(Probe):
         self.grid, self.images, self.extent, self.seed = grid, images, extent, seed
 
     def start(self, view: RoundView) -> None:
-        """Forget the surfaces of rounds that will be trained again; those not made by this probe stay."""
+        """Forget the surfaces of rounds that will be trained again; those not made by this probe stay.
+
+        Args:
+            view: The run before its next round.
+        """
         for folder in RunDir(view.run_folder).surfaces():
             number = re.fullmatch(r"round-(\d{5})", folder.name)
             if number and int(number[1]) > view.round_index and self._made(folder):
@@ -55,7 +68,13 @@ class LossSurfaceProbe(Probe):
             return False
 
     def record(self, view: RoundView, measured: Mapping[int, dict[str, Any]], acc: Any) -> None:
-        """Compute and write one surface."""
+        """Compute and write one surface.
+
+        Args:
+            view: The round, its weights, and the folder of the run.
+            measured: Not looked at: clients measure nothing.
+            acc: Nor this.
+        """
         from diagnostics.landscape import loss_surface
 
         federation = view.federation
