@@ -115,11 +115,7 @@ def _output(width: int, num_classes: int, projection: int) -> list[Any]:
 
 
 def vgg16(
-    input_shape: Shape,
-    num_classes: int,
-    hidden: Width = 64,
-    weights: Weights = "imagenet",
-    projection: Projection = 0,
+    input_shape: Shape, num_classes: int, hidden: Width = 64, weights: Weights = "imagenet", projection: Projection = 0
 ) -> Any:
     """ImageNet's VGG16 convolutions, frozen, average pooling, Dense `hidden`, Dense classes: a trained head."""
     return _vgg16(input_shape, num_classes, hidden, weights, projection, trainable=False)

@@ -51,8 +51,7 @@ def list_(
 @app.command()
 @guarded
 def algorithms(
-    name: Annotated[str | None, typer.Argument(help="One algorithm in full.")] = None,
-    as_json: Json = False,
+    name: Annotated[str | None, typer.Argument(help="One algorithm in full.")] = None, as_json: Json = False
 ) -> None:
     """List the algorithms, or describe one."""
     from feddual.experiment import describe

@@ -42,8 +42,7 @@ def quickstart(
 @guarded
 def run(
     experiment: Annotated[
-        str,
-        typer.Argument(help=f"A shipped experiment ({', '.join(plugins.shelf('experiments'))}) or a .yaml file."),
+        str, typer.Argument(help=f"A shipped experiment ({', '.join(plugins.shelf('experiments'))}) or a .yaml file.")
     ],
     settings: Set = None,
     out: Annotated[Path | None, typer.Option(help="The run directory; default runs/<name>.")] = None,
@@ -113,8 +112,7 @@ def study(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="STUDY",
-            help=f"A shipped study ({', '.join(plugins.shelf('studies'))}) or a .yaml file.",
+            metavar="STUDY", help=f"A shipped study ({', '.join(plugins.shelf('studies'))}) or a .yaml file."
         ),
     ],
     algorithms: Annotated[str | None, typer.Option(help="Only these rows or algorithms, separated by commas.")] = None,

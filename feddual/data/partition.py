@@ -274,13 +274,5 @@ def _finite_shares(shares: np.ndarray, rng: Any) -> np.ndarray:
 
 PARTITIONS: dict[str, Callable[..., Partition]] = {
     rule.__name__: rule
-    for rule in (
-        dirichlet_classes,
-        dirichlet_clients,
-        iid,
-        niid_bench,
-        published,
-        published_disjoint,
-        shards,
-    )
+    for rule in (dirichlet_classes, dirichlet_clients, iid, niid_bench, published, published_disjoint, shards)
 }

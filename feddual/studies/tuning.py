@@ -13,16 +13,7 @@ from feddual.errors import UserError
 from feddual.experiment import config
 from feddual.records.run_dir import RunDir
 from feddual.records.study_dir import TUNING, StudyDir
-from feddual.studies.grid import (
-    Cell,
-    Overrides,
-    Study,
-    Tune,
-    cell_name,
-    chosen_rows,
-    combinations,
-    facts_of,
-)
+from feddual.studies.grid import Cell, Overrides, Study, Tune, cell_name, chosen_rows, combinations, facts_of
 
 
 def trials(study: Study, algorithms: Sequence[str] = ()) -> list[Cell]:
@@ -36,11 +27,7 @@ def trials(study: Study, algorithms: Sequence[str] = ()) -> list[Cell]:
         fixed["training.rounds"] = tune.rounds
     return [
         Cell(
-            TUNING + cell_name(study, source, row, settings),
-            row,
-            source,
-            {**rows[row], **settings, **fixed},
-            settings,
+            TUNING + cell_name(study, source, row, settings), row, source, {**rows[row], **settings, **fixed}, settings
         )
         for source in study.experiments
         for row in rows

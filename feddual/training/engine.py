@@ -124,11 +124,7 @@ class RunUnderWay:
     """What a run builds once, and the state that goes from round to round."""
 
     def __init__(
-        self,
-        experiment: Experiment,
-        run: RunDir,
-        extra_probes: Sequence[probes.Probe],
-        progress: Progress | None,
+        self, experiment: Experiment, run: RunDir, extra_probes: Sequence[probes.Probe], progress: Progress | None
     ):
         """Build the workbench and take up the state of the last good checkpoint, if there is one."""
         self.experiment, self.run, self.total = experiment, run, experiment.training.rounds
@@ -340,11 +336,7 @@ def _write_facts(experiment: Experiment, run: RunDir, bench: workbench.Workbench
 
 
 def _round_row(
-    round_index: int,
-    rows: list[dict[str, Any]],
-    before: ServerState,
-    after: ServerState,
-    bench: workbench.Workbench,
+    round_index: int, rows: list[dict[str, Any]], before: ServerState, after: ServerState, bench: workbench.Workbench
 ) -> dict[str, Any]:
     """What is recorded of a round for every algorithm."""
     layout = bench.network.layout
