@@ -244,12 +244,14 @@ class FedDUAL(Algorithm):
         facts: dict[str, Any] = {}
         position = 0
         whole = self.params.granularity == "tensor"
+        method = plugins.find("barycenters", self.params.barycenter, "algorithm.barycenter")
         where = masks.indices(self.entries(layout))
         for name, groups in self._groups(layout).items():
             found = []
             for group in groups:
                 local = position + group
-                bar = self._barycenter(sources[:, local], shares, epsilon, layout.by_path[name].shape if whole else ())
+                settings = self._settings(epsilon, layout.by_path[name].shape if whole else ())
+                bar = method(sources[:, local], shares, **settings)
                 found.append(barycenter.facts(bar))
                 place = where[local]
                 if self.params.update_source == "weights":
@@ -279,21 +281,19 @@ class FedDUAL(Algorithm):
             groups[entry.path] = list(places.reshape(-1, entry.shape[-1]).T) if neurons else [places]
         return groups
 
-    def _barycenter(
-        self, vectors: np.ndarray, shares: np.ndarray, epsilon: float, shape: tuple[int, ...]
-    ) -> barycenter.Barycenter:
+    def _settings(self, epsilon: float, shape: tuple[int, ...]) -> dict[str, Any]:
+        """What the method takes besides vectors and shares."""
         params = self.params
-        if params.barycenter == "gibbs":
-            return barycenter.gibbs(
-                vectors, shares, epsilon, params.epsilon_relative, params.iterations, params.tol, params.distance
-            )
-        if params.barycenter == "published":
-            return barycenter.published(vectors, shares, epsilon, params.iterations)
-        if params.barycenter == "sinkhorn":
-            return barycenter.sinkhorn(vectors, shares, epsilon, method=params.sinkhorn_method)
-        if params.barycenter == "free_support":
-            return barycenter.free_support(vectors, shares, shape)
-        return plugins.find("barycenters", params.barycenter, "algorithm.barycenter")(vectors, shares)
+        settings: dict[str, dict[str, Any]] = {
+            "gibbs": {
+                "epsilon": epsilon, "relative": params.epsilon_relative, "max_iter": params.iterations,
+                "tol": params.tol, "distance": params.distance,
+            },
+            "published": {"epsilon": epsilon, "max_iter": params.iterations},
+            "sinkhorn": {"epsilon": epsilon, "method": params.sinkhorn_method},
+            "free_support": {"shape": shape},
+        }  # fmt: skip
+        return settings.get(params.barycenter, {})
 
     def communication(self, layout: Layout) -> tuple[int, int]:
         extra = len(masks.indices(self.entries(layout))) if self.params.update_source.startswith("grad") else 0

@@ -2,10 +2,13 @@
 
 import gzip
 import io
+import os
 import pickle
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,22 @@ from feddual.errors import UserError
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 Reader = Callable[[bool], Arrays]  # told whether to open the test part; without it, its arrays are empty
+
+
+@contextmanager
+def whole_file(target: Path) -> Iterator[Path]:
+    """A path to write to, which becomes `target` when all went well and vanishes when not: whole or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=f".partial{target.suffix}")
+    os.close(descriptor)
+    try:
+        yield Path(name)
+        with open(name, "rb") as written:
+            os.fsync(written.fileno())
+        os.replace(name, target)
+    except BaseException:
+        os.unlink(name)
+        raise
 
 
 def read_npz(path: Path, with_test: bool = True) -> Arrays:
@@ -61,16 +80,11 @@ class _ArraysOnly(pickle.Unpickler):
     """Reads the arrays and texts of CIFAR's pickles and refuses anything else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        allowed = {
-            ("numpy.core.multiarray", "_reconstruct"),
-            ("numpy._core.multiarray", "_reconstruct"),
-            ("numpy", "ndarray"),
-            ("numpy", "dtype"),
-            ("_codecs", "encode"),  # how Python 3 writes bytes for old readers
-        }
-        if (module, name) not in allowed:
+        module = module.replace("numpy.core", "numpy._core")
+        arrays = ("numpy._core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype")
+        if f"{module}.{name}" not in (*arrays, "_codecs.encode"):  # which Python 3 writes bytes with for old readers
             raise pickle.UnpicklingError(f"{module}.{name} does not belong in a data set")
-        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+        return super().find_class(module, name)
 
 
 def _cifar(read: Callable[[str], Any], train: list[str], test: str, key: bytes, with_test: bool) -> Arrays:

@@ -36,11 +36,8 @@ class Partition:
 
     @classmethod
     def of(cls, clients: Sequence[np.ndarray]) -> "Partition":
-        sizes = [len(client) for client in clients]
-        return cls(
-            np.concatenate([np.asarray(client, np.int64) for client in clients]),
-            np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-        )
+        offsets = np.cumsum([0, *map(len, clients)]).astype(np.int64)
+        return cls(np.concatenate([np.asarray(client, np.int64) for client in clients]), offsets)
 
     @property
     def num_clients(self) -> int:
@@ -272,7 +269,5 @@ def _finite_shares(shares: np.ndarray, rng: Any) -> np.ndarray:
     return shares
 
 
-PARTITIONS: dict[str, Callable[..., Partition]] = {
-    rule.__name__: rule
-    for rule in (dirichlet_classes, dirichlet_clients, iid, niid_bench, published, published_disjoint, shards)
-}
+_ALL = (dirichlet_classes, dirichlet_clients, iid, niid_bench, published, published_disjoint, shards)
+PARTITIONS: dict[str, Callable[..., Partition]] = {rule.__name__: rule for rule in _ALL}
