@@ -1,5 +1,6 @@
 """What a notebook uses: `feddual.run`, `feddual.rounds`, `feddual.open`, `feddual.compare`."""
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -12,6 +13,8 @@ from feddual import display
 from feddual.data.partition import Partition
 from feddual.errors import UserError
 from feddual.experiment import config as configs
+from feddual.experiment.config import Source
+from feddual.probes import Probe
 from feddual.records.run_dir import RunDir
 from feddual.records.slim import open_run
 from feddual.records.summary import summarise
@@ -19,14 +22,17 @@ from feddual.records.summary import summarise
 if TYPE_CHECKING:
     import pandas as pd
 
-    from feddual.probes import Probe
     from feddual.training.engine import RoundRecord
+
+Folder = str | os.PathLike[str]
+Overrides = Mapping[str, Any] | None
+Probes = Sequence[Probe]
 
 
 class Run:
     """A run on disk, finished or not. Tables are read when asked for, and again after `refresh()`."""
 
-    def __init__(self, path: str | os.PathLike[str]):
+    def __init__(self, path: Folder):
         self._dir = open_run(path)
         self.path = Path(path)
         _ = self.config  # a folder without a run is refused now
@@ -134,12 +140,7 @@ class Run:
 
 
 def rounds(
-    source: configs.Source,
-    overrides: Mapping[str, Any] | None = None,
-    *,
-    out: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    probes: "Sequence[Probe]" = (),
+    source: Source, overrides: Overrides = None, *, out: Folder | None = None, resume: bool = False, probes: Probes = ()
 ) -> "Iterator[RoundRecord]":
     """Run an experiment and yield each round as it ends.
 
@@ -157,14 +158,9 @@ def rounds(
 
 
 def run(
-    source: configs.Source,
-    overrides: Mapping[str, Any] | None = None,
-    *,
-    out: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    probes: "Sequence[Probe]" = (),
-    progress: bool = True,
-) -> Run:
+    source: Source, overrides: Overrides = None, *, out: Folder | None = None, resume: bool = False,
+    probes: Probes = (), progress: bool = True,
+) -> Run:  # fmt: skip
     """Run an experiment to its end and return it; arguments as for `rounds`."""
     from feddual.cli.progress import RunProgress
     from feddual.training import engine
@@ -177,7 +173,7 @@ def run(
     return Run(path)
 
 
-def replay(item: "Run | str | os.PathLike[str]", round_index: int, probes: "Sequence[Probe]", out: Path) -> None:
+def replay(item: Run | Folder, round_index: int, probes: Probes, out: Path) -> None:
     """Do one round of a run again, with probes: the same clients, batches and bits, from the checkpoint before it.
 
     Args:
@@ -202,12 +198,12 @@ def replay(item: "Run | str | os.PathLike[str]", round_index: int, probes: "Sequ
         pass
 
 
-def open(path: str | os.PathLike[str]) -> Run:
+def open(path: Folder) -> Run:
     """The run in a directory."""
     return Run(path)
 
 
-def compare(*runs: "Run | str | os.PathLike[str]", target: float | None = None) -> "pd.DataFrame":
+def compare(*runs: Run | Folder, target: float | None = None) -> "pd.DataFrame":
     """A table with a row per run: accuracy, final and best round, rounds and seconds to a target."""
     import pandas as pd
 
@@ -217,8 +213,5 @@ def compare(*runs: "Run | str | os.PathLike[str]", target: float | None = None) 
 
 def free_directory(name: str) -> Path:
     """`runs/<name>`, or the first of `runs/<name>-2`, `-3`, ... that does not exist."""
-    path, number = Path("runs") / name, 1
-    while path.exists():
-        number += 1
-        path = Path("runs") / f"{name}-{number}"
-    return path
+    candidates = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(path for path in map(Path("runs").joinpath, candidates) if not path.exists())

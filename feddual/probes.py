@@ -143,16 +143,12 @@ class RoundView(View):
 
     def append(self, rows: Sequence[Mapping[str, Any]], log: str = LOG) -> None:
         """Add rows to `<log>.jsonl` in the probe's folder; each needs a key `round`, and something beside its place."""
-        from feddual.records.run_dir import RunDir
-
         told = [row for row in rows if row.keys() - {"round", "client"}]
         if told:
             RunDir(self.folder).append(log, [{key: _plain(value) for key, value in row.items()} for row in told])
 
     def cut_back(self, log: str = LOG) -> None:
         """Forget the rows of rounds after this one, which a resumed run does again."""
-        from feddual.records.run_dir import RunDir
-
         RunDir(self.folder).cut_back(self.round_index, [log])
 
 
@@ -224,8 +220,7 @@ def _plain(value: Any) -> Any:
 
 def find(name: str) -> type[Probe]:
     """The class of a probe: one of the diagnostics package or of an installed one, or `module:Class`."""
-    found: type[Probe] = plugins.find("probes", name, "probes")
-    return found
+    return plugins.find("probes", name, "probes")
 
 
 def create(settings: Mapping[str, Any]) -> Probe:
@@ -233,10 +228,9 @@ def create(settings: Mapping[str, Any]) -> Probe:
     parameters = dict(settings)
     name = parameters.pop("name")
     try:
-        probe: Probe = find(name)(**parameters)
+        return find(name)(**parameters)
     except TypeError as error:
         raise UserError(f"probes: {name!r} does not take {sorted(parameters)}: {error}") from error
-    return probe
 
 
 def parse(text: str) -> dict[str, Any]:

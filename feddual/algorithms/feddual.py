@@ -15,7 +15,6 @@ so that both parts of the server move in the same units; `tuned` is the best of 
 training data (docs/reproduction.md). `frozen_head` and `mean` are controls.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -207,15 +206,14 @@ class FedDUAL(Algorithm):
         if not len(where):
             return {}, slots
         moved = -update(trained.weights, ctx.global_weights)[where]
-        sources: dict[str, Callable[[], Any]] = {
-            "grad_end_mean": lambda: trained.extras["gradient"],
-            "grad_start_mean": lambda: trained.extras["gradient"],
-            "grad_end_sum": lambda: trained.extras["gradient"] * len(ctx.y),
-            "pseudo": lambda: moved,
-            "pseudo_per_step": lambda: moved / (self.training.learning_rate * max(trained.steps, 1)),
-            "weights": lambda: trained.weights[where],
-        }
-        return {"source": np.asarray(sources[self.params.update_source](), np.float32)}, slots
+        kind, source = self.params.update_source, trained.extras.get("gradient", moved)
+        if kind == "grad_end_sum":
+            source = source * len(ctx.y)
+        elif kind == "pseudo_per_step":
+            source = moved / (self.training.learning_rate * max(trained.steps, 1))
+        elif kind == "weights":
+            source = trained.weights[where]
+        return {"source": np.asarray(source, np.float32)}, slots
 
     # --- server
 

@@ -28,5 +28,4 @@ class Executor(Protocol):
 
 def create(runtime: Any) -> Executor:
     """The executor of an experiment's `runtime` section."""
-    executor: Executor = plugins.find("executors", runtime.executor, "runtime.executor")(runtime)
-    return executor
+    return plugins.find("executors", runtime.executor, "runtime.executor")(runtime)

@@ -1,13 +1,12 @@
 """Studies in a notebook: `feddual.run_study`, `feddual.open_study`."""
 
-import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from feddual import display
-from feddual.api import Run
+from feddual.api import Folder, Overrides, Run
 from feddual.cli.progress import StudyProgress
 from feddual.errors import UserError
 from feddual.records.study_dir import StudyDir
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 class StudyRuns:
     """The runs of a study on disk, finished or not."""
 
-    def __init__(self, path: str | os.PathLike[str]):
+    def __init__(self, path: Folder):
         self.path = Path(path)
         self._files = StudyDir(self.path)
         if not self._files.exists:
@@ -54,22 +53,15 @@ class StudyRuns:
 
     def _repr_html_(self) -> str:
         facts = {"runs": len(self._cells), "rows": len(self.runs)}
-        return display.facts(str(self.path), facts) + (
-            self.table.to_html(float_format="{:.4g}".format) if self._cells else ""
-        )
+        table = self.table.to_html(float_format="{:.4g}".format) if self._cells else ""
+        return display.facts(str(self.path), facts) + table
 
 
 def run_study(
-    source: str | Path | Mapping[str, Any],
-    overrides: Mapping[str, Any] | None = None,
-    *,
-    algorithms: Sequence[str] = (),
-    seeds: int | None = None,
-    out: str | os.PathLike[str] | None = None,
-    workers: int | None = None,
-    executor: str = "processes",
+    source: str | Path | Mapping[str, Any], overrides: Overrides = None, *, algorithms: Sequence[str] = (),
+    seeds: int | None = None, out: Folder | None = None, workers: int | None = None, executor: str = "processes",
     progress: bool = True,
-) -> StudyRuns:
+) -> StudyRuns:  # fmt: skip
     """Run a grid of experiments; the same call goes on where it stopped.
 
     Args:
@@ -100,6 +92,6 @@ def run_study(
     return StudyRuns(path)
 
 
-def open_study(path: str | os.PathLike[str]) -> StudyRuns:
+def open_study(path: Folder) -> StudyRuns:
     """The study in a folder."""
     return StudyRuns(path)
