@@ -50,7 +50,15 @@ class Dataset:
         return tuple(self.x_train.shape[1:])
 
     def held_out(self, kept: np.ndarray, held: np.ndarray) -> "Dataset":
-        """The data set that trains on some of its training rows and tests on others."""
+        """The data set that trains on some of its training rows and tests on others.
+
+        Args:
+            kept: Rows of the training part to train on.
+            held: Rows of it to test on.
+
+        Returns:
+            A data set without the test part.
+        """
         x, y = self.x_train, self.y_train
         names = self.class_names or tuple(map(str, range(self.num_classes)))
         return replace(self, x_train=x[kept], y_train=y[kept], x_test=x[held], y_test=y[held], class_names=names)

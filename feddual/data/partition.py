@@ -36,6 +36,14 @@ class Partition:
 
     @classmethod
     def of(cls, clients: Sequence[np.ndarray]) -> "Partition":
+        """A partition from index lists.
+
+        Args:
+            clients: The indices of the examples that each client holds.
+
+        Returns:
+            The partition.
+        """
         offsets = np.cumsum([0, *map(len, clients)]).astype(np.int64)
         return cls(np.concatenate([np.asarray(client, np.int64) for client in clients]), offsets)
 
@@ -48,11 +56,26 @@ class Partition:
         return np.diff(self.offsets)
 
     def client(self, client_id: int) -> np.ndarray:
-        """The example indices of one client."""
+        """What one client holds.
+
+        Args:
+            client_id: From 0.
+
+        Returns:
+            The indices of its examples.
+        """
         return self.indices[self.offsets[client_id] : self.offsets[client_id + 1]]
 
     def histograms(self, labels: np.ndarray, num_classes: int) -> np.ndarray:
-        """Examples of each class at each client, shape (num_clients, num_classes)."""
+        """Count the examples of each class at each client.
+
+        Args:
+            labels: Of all examples.
+            num_classes: How many classes there are.
+
+        Returns:
+            Counts, (num_clients, num_classes).
+        """
         owners = np.repeat(np.arange(self.num_clients), self.sizes)
         counts = np.zeros((self.num_clients, num_classes), np.int64)
         np.add.at(counts, (owners, labels[self.indices]), 1)

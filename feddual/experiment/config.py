@@ -106,9 +106,11 @@ class Experiment(Section):
         return self.model_dump(mode="json")
 
     def to_yaml(self) -> str:
+        """The experiment as an experiment file."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=100)
 
     def to_json(self) -> str:
+        """The experiment as JSON, keys sorted: equal experiments are equal texts."""
         return json.dumps(self.to_dict(), sort_keys=True)
 
 
@@ -184,8 +186,17 @@ def resolve(source: Source, overrides: Mapping[str, Any] | None = None) -> Exper
         source: For instance `"paper-fmnist"`, `"mine.yaml"` or `{"dataset": {"name": "fmnist-mini"}, ...}`.
         overrides: Dotted keys to values, such as `{"training.rounds": 5}`; they win over everything.
 
+    Returns:
+        The experiment, every setting with its value.
+
     Raises:
         UserError: With one line per problem: the path, the value and what is allowed.
+
+    Example:
+        >>> import feddual
+        >>> experiment = feddual.resolve("quickstart", {"algorithm.name": "fedprox", "training.rounds": 5})
+        >>> experiment.training.rounds, experiment.algorithm.proximal_weight
+        (5, 0.1)
     """
     file = load(source)
     override = nest(overrides or {})

@@ -20,6 +20,14 @@ class StudyRuns:
     """The runs of a study on disk, finished or not."""
 
     def __init__(self, path: Folder):
+        """Open a study.
+
+        Args:
+            path: Its folder.
+
+        Raises:
+            UserError: When there is no study there.
+        """
         self.path = Path(path)
         self._files = StudyDir(self.path)
         if not self._files.exists:
@@ -74,8 +82,25 @@ def run_study(
         executor: Who runs them.
         progress: Show a bar, or lines where there is no terminal.
 
+    Returns:
+        The study's runs.
+
     Raises:
         UserError: When a run failed; the others are finished.
+
+    Example:
+        >>> import tempfile, feddual
+        >>> base = {"name": "tiny", "dataset": {"name": "synthetic", "num_train": 60, "num_test": 20},
+        ...         "partition": {"name": "iid", "num_clients": 2}, "model": {"name": "mlp", "hidden": [4]},
+        ...         "algorithm": {"name": "fedavg"}, "training": {"rounds": 1, "clients_per_round": 2}}
+        >>> folder = tempfile.mkdtemp()
+        >>> with open(f"{folder}/tiny.yaml", "w") as file:
+        ...     _ = file.write(feddual.resolve(base).to_yaml())
+        >>> study = {"name": "two", "experiments": [f"{folder}/tiny.yaml"],
+        ...          "rows": {"fedavg": {}, "fedprox": {"algorithm.name": "fedprox"}}}
+        >>> found = feddual.run_study(study, out=f"{folder}/study", executor="inline", progress=False)
+        >>> list(found.table.index)
+        ['fedavg', 'fedprox']
     """
     study = studies.load(source)
     path = Path(out) if out is not None else Path("runs") / study.name
@@ -93,5 +118,12 @@ def run_study(
 
 
 def open_study(path: Folder) -> StudyRuns:
-    """The study in a folder."""
+    """The study in a folder.
+
+    Args:
+        path: The folder.
+
+    Returns:
+        Its runs, finished or not.
+    """
     return StudyRuns(path)

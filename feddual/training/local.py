@@ -136,7 +136,11 @@ class LocalTraining:
 
         server, client = self.algorithm.init_server(self.layout, blank), self.algorithm.init_client(self.layout, blank)
         weights, inputs = tf.TensorSpec([self.layout.size]), tf.TensorSpec([None, *self.forward.input_shape])
-        shapes = ([None], [self.training.local_epochs, None], [])  # labels, orders, the number of examples
+        shapes: tuple[list[int | None], ...] = (
+            [None],
+            [self.training.local_epochs, None],
+            [],
+        )  # labels, orders, the number of examples
         integers = [tf.TensorSpec(shape, tf.int32) for shape in shapes]
         return [weights, weights, specs(server), specs(client), inputs, *integers, tf.TensorSpec([2], tf.int64)]
 
