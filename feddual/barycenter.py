@@ -43,15 +43,9 @@ def _distances(p: np.ndarray, rows: np.ndarray, order: int) -> np.ndarray:
 
 
 def gibbs(
-    vectors: np.ndarray,
-    weights: np.ndarray,
-    epsilon: float = 1e-5,
-    relative: bool = False,
-    max_iter: int = 150,
-    tol: float = 1e-6,
-    distance: str = "w1",
-    start: np.ndarray | None = None,
-) -> Barycenter:
+    vectors: np.ndarray, weights: np.ndarray, epsilon: float = 1e-5, relative: bool = False, max_iter: int = 150,
+    tol: float = 1e-6, distance: str = "w1", start: np.ndarray | None = None,
+) -> Barycenter:  # fmt: skip
     """The fixed point of Eqs. 15-16: p <- sum_i a_i p_i, a = softmax(log lambda_i - W(p, p_i) / epsilon).
 
     The exponent stays in the log domain, so no epsilon underflows. The iteration can fall into cycles of two; then it

@@ -24,6 +24,8 @@ Width = Annotated[int, Field(ge=1, description="units of the hidden layer")]
 Projection = Annotated[
     int, Field(ge=0, description="MOON's projection head: this many outputs of two layers before the last; 0 for none")
 ]
+BatchNorm = Annotated[bool, Field(description="batch normalisation after each convolution")]
+Dropout = Annotated[float, Field(ge=0, lt=1, description="after the two wide layers")]
 Hidden = Annotated[list[Width], Field(description="units of each hidden layer; none gives softmax regression")]
 
 
@@ -73,11 +75,7 @@ def mlp(
     return _chain("mlp", input_shape, layers.Flatten(name="flatten"), *stack, layers.Dense(num_classes, name="output"))
 
 
-def vgg_small(
-    input_shape: Shape,
-    num_classes: int,
-    batch_norm: Annotated[bool, Field(description="batch normalisation after each convolution")] = False,
-) -> Any:
+def vgg_small(input_shape: Shape, num_classes: int, batch_norm: BatchNorm = False) -> Any:
     """Six 3 x 3 convolutions in the manner of VGG, all trainable: 7 million multiply-adds for 32 x 32 x 3."""
     layers = keras.layers
     stack = [*_blocks([(16, 2), (24, 2), (48, 2)], batch_norm), layers.Flatten(name="flatten")]
@@ -107,11 +105,7 @@ def vgg16_finetune(input_shape: Shape, num_classes: int, hidden: Width = 64, wei
     return _vgg16(input_shape, num_classes, hidden, weights, 0, trainable=True)
 
 
-def vgg16_bn_cifar(
-    input_shape: Shape,
-    num_classes: int,
-    dropout: Annotated[float, Field(ge=0, lt=1, description="after the two wide layers")] = 0.5,
-) -> Any:
+def vgg16_bn_cifar(input_shape: Shape, num_classes: int, dropout: Dropout = 0.5) -> Any:
     """VGG16 with batch normalisation and two layers of 4096, as FedMut trains it from scratch; 33.6 M parameters."""
     layers = keras.layers
     stack = _blocks([(64, 2), (128, 2), (256, 3), (512, 3), (512, 3)], batch_norm=True)
@@ -184,13 +178,9 @@ MODELS: dict[str, Callable[..., Any]] = {builder.__name__: builder for builder i
 
 
 def build(
-    config: Any,
-    input_shape: Shape,
-    num_classes: int,
-    seed: int = 0,
-    data_dir: str | None = None,
+    config: Any, input_shape: Shape, num_classes: int, seed: int = 0, data_dir: str | None = None,
     preprocess: str = "auto",
-) -> Network:
+) -> Network:  # fmt: skip
     """Build the network of a config's `model` section; the same seed gives the same initial weights."""
     parameters = config.model_dump()
     name = parameters.pop("name")

@@ -65,12 +65,9 @@ class ClientStates:
 
 
 def rounds(
-    experiment: Experiment,
-    out: str | os.PathLike[str],
-    resume: bool = False,
-    extra_probes: Sequence[probes.Probe] = (),
-    progress: Progress | None = None,
-) -> Iterator[RoundRecord]:
+    experiment: Experiment, out: str | os.PathLike[str], resume: bool = False,
+    extra_probes: Sequence[probes.Probe] = (), progress: Progress | None = None,
+) -> Iterator[RoundRecord]:  # fmt: skip
     """Run an experiment into a directory, yielding each round as it ends.
 
     Args:

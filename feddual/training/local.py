@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from math import prod
 from typing import Any, NamedTuple
 
@@ -86,16 +87,9 @@ class State(NamedTuple):
 def _parts(layout: Layout) -> dict[str, list[slice]]:
     """The trained vector cut into variables, and into the variables of one layer that lie together."""
     variables = [entry for entry in layout.entries if entry.trainable]
-    layers: list[list[Entry]] = []
-    for entry in variables:
-        if layers and layers[-1][-1].layer == entry.layer:
-            layers[-1].append(entry)
-        else:
-            layers.append([entry])
-    return {
-        "variables": [entry.slice for entry in variables],
-        "layers": [slice(run[0].start, run[-1].stop) for run in layers],
-    }
+    layers = [list(run) for _, run in groupby(variables, key=lambda entry: entry.layer)]
+    together = [slice(run[0].start, run[-1].stop) for run in layers]
+    return {"variables": [entry.slice for entry in variables], "layers": together}
 
 
 class LocalTraining:
