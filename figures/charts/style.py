@@ -68,6 +68,7 @@ MATPLOTLIB: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 10,
     "axes.titleweight": "bold",
+    "axes.titley": 1.0,  # no looking for ticks above, which is slow
     "axes.labelsize": 9,
     "axes.edgecolor": FAINT,
     "axes.labelcolor": INK,
