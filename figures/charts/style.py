@@ -52,6 +52,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # 
 ON_WHITE = (*COLOURS, "#222222", "#882255", "#999999")  # nine algorithms, nine colours
 DASHES = ("solid", "dashed", "dotted", "dashdot")
 MARKERS = "osD^vPX<>"
+THIN_MARKERS = "+|"  # strokes without an inside
+ELEVATION, AZIMUTH = 32, -58  # degrees: one view of all surfaces
 
 INK = "#333333"
 FAINT = "#8A8A8A"

@@ -16,7 +16,7 @@ import figures
 from feddual.errors import UserError
 from figures import charts
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 X = np.arange(4.0)
 SCALE = charts.Scale(0.1, 10.0, np.geomspace(0.1, 10, 5), log=True, label="loss")
 LOSS = 0.5 + np.add.outer(X**2, X)

@@ -16,7 +16,7 @@ from feddual.records.run_dir import Checkpoint, RunDir
 from feddual.records.slim import SlimRun, open_run, open_slim
 from feddual.records.study_dir import StudyDir, all_runs
 from feddual.records.tables import ArrayTable, RowTable, arrays_bytes, rows_bytes
-from tests.test_figures import make_run, quadratic_run, write_study
+from tests.figures.test_figures import make_run, quadratic_run, write_study
 
 # --- identity
 
