@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from feddual.experiment import plugins
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("feddual", "diagnostics", "figures")
 
@@ -196,3 +198,13 @@ def picture() -> str:
 
 def test_contributing_shows_the_rooms():
     assert picture() in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+def test_contributing_says_what_to_touch_for_each_kind():
+    rows = [line for line in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines() if line[:3] == "| `"]
+    assert [row.split("`")[1] for row in rows] == sorted(plugins.KINDS)
+    for row, kind in zip(rows, sorted(plugins.KINDS), strict=True):
+        for home in plugins.KINDS[kind].homes:
+            module, _, dictionary = home.partition(":")
+            assert module.replace(".", "/") in row
+            assert f"`{dictionary}`" in row or not dictionary

@@ -237,7 +237,7 @@ def _tidy(facts: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], normalisa
     import pandas as pd
 
     layers, sizes = np.array(facts["layers"]), np.array(facts["sizes"])
-    known = DEFINITIONS | {one.name: one for one in map(definition, facts["definitions"])}
+    known = DEFINITIONS | {one.name: one for one in map(definition, facts.get("definitions", ()))}
     parts: list[Any] = []
 
     def add(row: Mapping[str, Any], client: Any, name: str, raw: Any, weights: Any) -> None:

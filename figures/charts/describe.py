@@ -103,10 +103,6 @@ class Bars(Mark):
         points: A name and numbers, drawn as marks beside the bars: another's values.
         text: How a number is written.
         stacked: One bar a row, its parts in these colours: a colour per series.
-
-    >>> from figures import charts
-    >>> charts.Bars([charts.LOOKS["fedavg"]], {"rounds": [12.0]}).text
-    '{:g}'
     """
 
     looks: Sequence[Look]
@@ -229,6 +225,12 @@ class Panel:
         """What stands beside its rows, from the top down; nothing where the y axis has numbers."""
         bars = next((mark for mark in self.marks if isinstance(mark, Bars)), None)
         return [look.label for look in bars.looks] if bars else self.y_names
+
+    @property
+    def x_ticks(self) -> tuple[list[int], list[str]]:
+        """Which of the places to the right are named, and how; of many rounds about nine."""
+        step = max(1, len(self.x_names) // 9) if all(name.isdigit() for name in self.x_names) else 1
+        return list(range(0, len(self.x_names), step)), list(self.x_names[::step])
 
     @property
     def scale(self) -> Scale | None:

@@ -9,14 +9,14 @@ from plotly.offline import get_plotlyjs
 
 from figures.charts.describe import Bars, Chart, Heat, Line, Panel, Points
 from figures.charts.scale import Scale, round_numbers
-from figures.charts.style import FAINT, GRID, INK, Look
+from figures.charts.style import AZIMUTH, ELEVATION, FAINT, GRID, INK, Look
 from figures.charts.traces import Trace, of_mark, root
 
 GAP, NARROW_GAP = 0.06, 0.02  # between columns, of the width; the second where they share an axis
 ABOVE, BELOW = 46, 54  # pixels of a row for the title and for the axis
 # The camera of matplotlib's pictures, as a place around the middle.
-ELEVATION, AZIMUTH = np.radians(32), np.radians(-58)
-EYE = 2.25 * np.array([np.cos(ELEVATION) * np.cos(AZIMUTH), np.cos(ELEVATION) * np.sin(AZIMUTH), np.sin(ELEVATION)])
+UP, AROUND = np.radians(ELEVATION), np.radians(AZIMUTH)
+EYE = 2.25 * np.array([np.cos(UP) * np.cos(AROUND), np.cos(UP) * np.sin(AROUND), np.sin(UP)])
 
 
 def library() -> bytes:
@@ -174,9 +174,8 @@ def _axes(panel: Panel, number: str, box: tuple[float, float, float, float] | No
         x |= {"domain": box[:2], "anchor": f"y{number}"}
         y |= {"domain": box[2:], "anchor": f"x{number}"}
     if panel.x_names:
-        every = max(1, len(panel.x_names) // 9) if all(name.isdigit() for name in panel.x_names) else 1
-        places = list(range(0, len(panel.x_names), every))
-        x |= {"tickvals": places, "ticktext": list(panel.x_names[::every]), "showgrid": False}
+        places, names = panel.x_ticks
+        x |= {"tickvals": places, "ticktext": names, "showgrid": False}
     if panel.rows:
         count = len(panel.rows)
         y |= {"tickvals": list(range(count)), "ticktext": list(panel.rows), "range": [count - 0.5, -0.5]}

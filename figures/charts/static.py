@@ -18,13 +18,22 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from figures.charts.describe import Bars, Chart, Contour, Heat, Line, Mark, Panel, Points, Surface3D
 from figures.charts.scale import Scale
-from figures.charts.style import DPI, FAINT, INK, LEGEND_COLUMNS, MATPLOTLIB, Look, paler
+from figures.charts.style import (
+    AZIMUTH,
+    DPI,
+    ELEVATION,
+    FAINT,
+    INK,
+    LEGEND_COLUMNS,
+    MATPLOTLIB,
+    THIN_MARKERS,
+    Look,
+    paler,
+)
 
 # Without dates and versions the same numbers give the same file.
 METADATA: dict[str, dict[str, Any]] = {"png": {"Software": None}, "pdf": {"CreationDate": None}}
-CAMERA = {"elev": 32, "azim": -58}  # the same view as plotly's
 LETTER = 0.068  # inches of a letter beside an axis
-THIN_MARKERS = "+|"  # strokes without an inside
 
 
 def figure(chart: Chart) -> Figure:
@@ -170,11 +179,10 @@ def _axes(ax: Any, panel: Panel, width: float) -> None:
     elif panel.y_scale == "root":
         ax.set_yscale("function", functions=(lambda v: np.sign(v) * np.sqrt(np.abs(v)), lambda v: np.sign(v) * v**2))
     if panel.x_names:
-        count = len(panel.x_names)
-        step = max(1, count // 9) if all(name.isdigit() for name in panel.x_names) else 1
-        crowded = LETTER * sum(len(name) + 2 for name in panel.x_names[::step]) > width - 0.8
-        turn = {"rotation": 30 if count <= 5 else 90, "ha": "right" if count <= 5 else "center"} if crowded else {}
-        ax.set_xticks(range(0, count, step), list(panel.x_names[::step]), **turn)
+        places, names = panel.x_ticks
+        crowded, few = LETTER * sum(len(name) + 2 for name in names) > width - 0.8, len(panel.x_names) <= 5
+        turn = {"rotation": 30 if few else 90, "ha": "right" if few else "center"} if crowded else {}
+        ax.set_xticks(places, names, **turn)
         ax.grid(axis="x", visible=False)
     if panel.rows:
         ax.set_yticks(range(len(panel.rows)), list(panel.rows))
@@ -316,7 +324,7 @@ def _surface(ax: Any, surface: Surface3D, panel: Panel, position: int, norms: An
         x, y, scale.heights(surface.values), cmap=_colour_map(scale), vmin=bottom, vmax=top, rcount=len(y),
         ccount=len(x[0]), linewidth=0, antialiased=True, rasterized=True,
     )  # fmt: skip
-    ax.view_init(**CAMERA)
+    ax.view_init(ELEVATION, AZIMUTH)
     ax.set_zlim(bottom, top)
     ax.set_zticks(where, labels, fontsize=7)
     ax.tick_params(axis="both", labelsize=7, pad=0)

@@ -6,7 +6,7 @@ import numpy as np
 
 from figures.charts.describe import Bars, Contour, Heat, Line, Mark, Panel, Points, Surface3D
 from figures.charts.scale import Scale
-from figures.charts.style import INK, paler
+from figures.charts.style import INK, THIN_MARKERS, paler
 
 Trace = dict[str, Any]
 DASHES = {"solid": "solid", "dashed": "dash", "dotted": "dot", "dashdot": "dashdot"}
@@ -77,7 +77,7 @@ def _points(points: Points, panel: Panel) -> Trace:
     told = list(points.told)
     if not told and (names := panel.x_names or panel.rows):
         told = [names[round(float(place))] for place in (points.x if panel.x_names else points.y)]
-    thin = look.marker in "+|"
+    thin = look.marker in THIN_MARKERS
     trace = {
         "type": "scatter", "x": np.asarray(points.x), "y": np.asarray(points.y), "name": look.label,
         "legendgroup": look.label, "mode": "lines+markers" if points.joined else "markers", "text": told,

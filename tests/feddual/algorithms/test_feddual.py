@@ -12,8 +12,8 @@ from feddual.training.engine import worker_view
 from feddual.training.local import ClientTask
 from feddual.training.workbench import train_client, workbench
 from tests import reference
+from tests.feddual.algorithms.test_algorithms import SGD
 from tests.helpers import tiny
-from tests.test_algorithms import SGD
 
 
 def feddual(**overrides):

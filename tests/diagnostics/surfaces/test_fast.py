@@ -17,7 +17,7 @@ from diagnostics.surfaces.results import Surface
 from feddual._lazy import keras, tf
 from feddual.errors import UserError
 from feddual.records import measurements as store
-from tests.test_surface import IMAGES, QUIET, X, Y, cross_entropy, mlp
+from tests.diagnostics.surfaces.test_measure import IMAGES, QUIET, X, Y, cross_entropy, mlp
 
 
 @pytest.mark.parametrize("parts", [(["two"], ["one"]), (["one"], ["two"], ["one", "bias"])])
@@ -133,7 +133,7 @@ def test_losses_are_told_apart():
 def test_the_hash_of_a_loss_is_the_same_in_another_process(monkeypatch):
     code = "from tests import test_surface_engines as t; print(t.loss_hash(t.power(5)), t.loss_hash(t.Scaled(2.0)))"
     monkeypatch.setenv("PYTHONHASHSEED", "11")
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
     assert done.stdout.split() == [loss_hash(power(5)), loss_hash(Scaled(2.0))]
 

@@ -16,7 +16,7 @@ from feddual.records.run_dir import Checkpoint, RunDir
 from feddual.records.slim import SlimRun, open_run, open_slim
 from feddual.records.study_dir import StudyDir, all_runs
 from feddual.records.tables import ArrayTable, RowTable, arrays_bytes, rows_bytes
-from tests.test_figures import make_run, quadratic_run, write_study
+from tests.figures.test_figures import make_run, quadratic_run, write_study
 
 # --- identity
 
@@ -159,7 +159,7 @@ def test_collecting_again_adds_and_replaces_and_keeps_weights(study):
     assert StudyDir(study / "slim").run_names() == ["fedavg-s0", "fedavg-s1", "fedavg-s2"]
     again = open_run(study / "slim" / "fedavg-s1")
     assert (again.rounds_done(), again.checkpoint_rounds()) == (4, [3])
-    assert len(open_slim(study / "slim").surfaces.items("fedavg-s0")) == 2
+    assert len(open_slim(study / "slim").arrays("surfaces").items("fedavg-s0")) == 2
 
 
 def test_a_run_directory_comes_before_a_slim_copy(study):

@@ -224,14 +224,23 @@ def test_one_more_file_is_covered_unasked(tmp_path):
     import sys
     from pathlib import Path
 
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[3]
     for folder in ("feddual", "tests"):
         shutil.copytree(root / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "*.npz"))
     shutil.copy(root / "pyproject.toml", tmp_path)
     (tmp_path / "feddual/algorithms/tenth.py").write_text(TENTH)
 
     def sheet(*arguments):
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_contract.py", *arguments]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "tests/feddual/algorithms/test_contract.py",
+            *arguments,
+        ]
         environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout
 

@@ -16,7 +16,7 @@ import figures
 from feddual.errors import UserError
 from figures import charts
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 X = np.arange(4.0)
 SCALE = charts.Scale(0.1, 10.0, np.geomspace(0.1, 10, 5), log=True, label="loss")
 LOSS = 0.5 + np.add.outer(X**2, X)
@@ -161,4 +161,4 @@ def test_an_installed_package_draws_into_the_working_directory(tmp_path):
     shutil.copy(ROOT / "figures" / "__init__.py", tmp_path / "figures")
     code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; import figures; print(figures.GALLERY)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout.strip() == "figures-out"
+    assert done.stdout.strip() == "gallery"

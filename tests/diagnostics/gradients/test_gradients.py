@@ -323,6 +323,22 @@ def test_ratios_find_a_known_factor():
         gradients.definition("Z")
 
 
+def test_ratios_are_read_from_a_file_only_if_it_is_of_these_runs(tmp_path):
+    groups = {"even": {0: frame_of(1, 0), 1: frame_of(1, 1)}, "skewed": {1: frame_of(2, 2)}}
+    asked, file = {("skewed", "rms"): ["A"], ("milder", "rms"): ["A"]}, tmp_path / "ratios.json"
+    made = gradients.ratio_tables(groups, "even", asked, file)
+    assert not file.exists()  # drawing writes nothing
+    assert set(made["against"]) == {"skewed"}
+    assert set(made["runs"]) == {1}  # paired by seed
+    gradients.ratio_tables(groups, "even", asked, file, write=True)
+    again = gradients.ratio_tables(groups, "even", asked, file)
+    assert again.to_dict("records") == made.to_dict("records")  # every digit
+    file.write_text(file.read_text().replace('"layer": "a"', '"layer": "kept"'))
+    assert "kept" in set(gradients.ratio_tables(groups, "even", asked, file)["layer"])
+    groups["skewed"][1] = frame_of(3, 2)
+    assert "kept" not in set(gradients.ratio_tables(groups, "even", asked, file)["layer"])
+
+
 def test_the_command_compares_runs_and_says_what_is_missing(measured, tmp_path):
     run = measured[0]
     result = CliRunner().invoke(app, ["gradients", str(run.path), str(run.path), "--definition", "A", "--json"])

@@ -17,7 +17,7 @@ from feddual.data.federation import Federation
 from feddual.errors import UserError
 from figures.charts import live, surfaces
 from figures.charts import runs as draw
-from tests.test_figures import make_run, write_study
+from tests.figures.test_figures import make_run, write_study
 
 
 def svg(text):

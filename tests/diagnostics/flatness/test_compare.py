@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import feddual
@@ -11,7 +12,7 @@ from diagnostics.flatness.compare import compare_models
 from diagnostics.flatness.comparison import paired_differences
 from diagnostics.flatness.matching import group_runs
 from diagnostics.flatness.measures import flatness_radius, symmetric_rise
-from diagnostics.statistics import hierarchical
+from diagnostics.statistics import band, hierarchical, over_seeds, standard_error
 from diagnostics.surfaces.results import Lines, Surface
 from feddual._lazy import keras, tf
 from feddual.errors import UserError
@@ -82,6 +83,16 @@ def test_the_bootstrap_draws_seeds_then_directions():
     flat_low, flat_high = hierarchical(within.reshape(1, -1))
     assert flat_high - flat_low < 0.5 * (high - low)
     assert hierarchical(within) == hierarchical(within)
+
+
+def test_spreads_over_seeds_by_hand():
+    assert over_seeds([1.0, None, 3.0]) == pytest.approx((2, 2**0.5))
+    assert np.isnan(over_seeds([1.0])[1])
+    assert np.isnan(over_seeds([None])).all()
+    mean, low, high = band(pd.DataFrame({0: [1.0, 5.0], 1: [3.0, np.nan]}))
+    assert (mean.tolist(), low[1], high[1]) == ([2, 5], 5, 5)
+    assert high[0] - low[0] == pytest.approx(2 * 2**0.5)
+    np.testing.assert_allclose(standard_error(np.array([[1.0], [3.0]])), [1])
 
 
 def test_the_bootstrap_equals_a_slow_twin():

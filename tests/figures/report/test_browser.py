@@ -14,7 +14,7 @@ from tests.helpers import tell_tiny_story
 pytestmark = pytest.mark.slow
 
 CHROMIUM = os.environ.get("FEDDUAL_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
-NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((Path(__file__).parents[3] / "notebooks").glob("*.ipynb"))
 WIDTHS = {"desktop": (1280, 900), "phone": (390, 844)}
 # 3-D without a graphics card; root in a container has no sandbox.
 ARGUMENTS = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]

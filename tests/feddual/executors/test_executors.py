@@ -16,7 +16,7 @@ from feddual.executors.processes import Processes, gpu_environments
 from feddual.experiment import config
 from tests.helpers import TINY, tiny
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -58,16 +58,18 @@ def pool():
 
 def test_results_come_in_the_order_of_the_tasks_from_both_workers(pool):
     tasks = list(range(20))
-    found = list(pool.imap("tests.test_executors:square", tasks))
+    found = list(pool.imap("tests.feddual.executors.test_executors:square", tasks))
     assert [value for value, _ in found] == [task**2 for task in tasks]
-    assert [value for value, _ in Inline().imap("tests.test_executors:square", tasks)] == [task**2 for task in tasks]
-    assert list(pool.imap("tests.test_executors:square", [])) == []
+    assert [value for value, _ in Inline().imap("tests.feddual.executors.test_executors:square", tasks)] == [
+        task**2 for task in tasks
+    ]
+    assert list(pool.imap("tests.feddual.executors.test_executors:square", [])) == []
 
 
 def test_the_longest_begin_first(pool):
     """One long and four short tasks on two workers: with costs, the long one has a worker to itself."""
     tasks = [0.01, 0.01, 0.01, 0.01, 0.5]
-    found = list(pool.imap("tests.test_executors:sleep_and_tell", tasks, costs=tasks))
+    found = list(pool.imap("tests.feddual.executors.test_executors:sleep_and_tell", tasks, costs=tasks))
     assert [seconds for seconds, _ in found] == tasks
     assert len({pid for _, pid in found[:4]}) == 1
     assert found[4][1] not in {pid for _, pid in found[:4]}
@@ -75,22 +77,23 @@ def test_the_longest_begin_first(pool):
 
 def test_a_worker_that_dies_is_replaced_and_its_task_done_again(pool, tmp_path):
     assert (
-        list(pool.imap("tests.test_executors:die_once", [str(tmp_path / str(i)) for i in range(3)])) == ["survived"] * 3
+        list(pool.imap("tests.feddual.executors.test_executors:die_once", [str(tmp_path / str(i)) for i in range(3)]))
+        == ["survived"] * 3
     )
-    assert [value for value, _ in pool.imap("tests.test_executors:square", [1, 2, 3])] == [1, 4, 9]
+    assert [value for value, _ in pool.imap("tests.feddual.executors.test_executors:square", [1, 2, 3])] == [1, 4, 9]
 
 
 def test_a_task_that_always_kills_is_given_up(tmp_path):
     processes = Processes(1)
     with pytest.raises(RuntimeError, match="ended 3 worker processes, the last with exit code 7"):
-        list(processes.imap("tests.test_executors:always_die", [0]))
+        list(processes.imap("tests.feddual.executors.test_executors:always_die", [0]))
     processes.close()
 
 
 def test_errors_arrive_as_they_were_raised():
     processes = Processes(1)
     with pytest.raises(UserError, match="bad task 5"):
-        list(processes.imap("tests.test_executors:complain", [5]))
+        list(processes.imap("tests.feddual.executors.test_executors:complain", [5]))
     processes.close()
 
 
@@ -176,4 +179,4 @@ def stopping(task):
 def test_a_stray_stop_iteration_does_not_end_the_tasks_silently():
     executor = Inline()
     with pytest.raises(RuntimeError, match="StopIteration"):
-        list(executor.imap("tests.test_executors:stopping", [1, 2]))
+        list(executor.imap("tests.feddual.executors.test_executors:stopping", [1, 2]))

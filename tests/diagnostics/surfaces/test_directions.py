@@ -231,9 +231,10 @@ def auto_named():
 
 
 def test_a_direction_of_unnamed_layers_is_the_same_in_another_process(monkeypatch):
-    code = "from tests.test_directions import Space, auto_named; print(Space(auto_named()).random(3, 1).sha256)"
+    names = "from tests.diagnostics.surfaces.test_directions import Space, auto_named"
+    code = f"{names}; print(Space(auto_named()).random(3, 1).sha256)"
     monkeypatch.setenv("PYTHONHASHSEED", "11")
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
     first, second = auto_named(), auto_named()
     assert first.layers[0].name != second.layers[0].name

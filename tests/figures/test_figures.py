@@ -21,10 +21,11 @@ from feddual.experiment import config
 from feddual.records.collect import collect
 from feddual.records.run_dir import RunDir
 from feddual.records.slim import open_run, open_slim, write_slim
-from figures import _rows, tuning_table
+from figures import _rows
 from figures.__main__ import app
 from figures._results import Results
 from figures.paper import _values as _paper
+from figures.paper import tuning_table
 
 CLASSES = {"cifar10": 10, "cifar100": 100, "fmnist": 10}
 LEVEL = {"cifar10": 0.5, "cifar100": 0.3, "fmnist": 0.8}

@@ -234,7 +234,7 @@ def test_work_is_placed_on_the_device_asked_for(tmp_path):
 from feddual._lazy import tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-from tests.test_local_training import bench_of, task_of
+from tests.feddual.training.test_local import bench_of, task_of
 bench = bench_of(runtime__device="CPU:1")
 seen = []
 run = bench.training.run[""]
@@ -246,7 +246,7 @@ x, y = bench.client(2)  # the data live on the device, and a client's are the sa
 assert bench.resident.device.endswith("CPU:1") and x.device.endswith("CPU:1")
 assert (x.numpy() == bench.federation.client(2)[0]).all() and (y == bench.federation.client(2)[1]).all()
 """
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])
 
 
 @pytest.mark.parametrize(("libc", "calls"), [("glibc", [(-1, 2**30), (-4, 0)]), ("", [])])

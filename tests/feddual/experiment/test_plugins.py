@@ -108,11 +108,11 @@ class mine(Probe):
         return {"seen": view.y.size * view.trained.steps}
 """,
     "sections": """
-from figures.report import Section
+from figures.report import Part
 
 def mine(story):
     '''What is ours.'''
-    return Section("mine", "A section of ours", "It says a few words.")
+    return Part("mine", "A section of ours", "It says a few words.")
 """,
     "sinks": """
 class mine:

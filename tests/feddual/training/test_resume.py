@@ -15,7 +15,7 @@ from feddual.errors import UserError
 from feddual.records.run_dir import RunDir
 from tests.helpers import TINY, tiny
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 FILES = ("metrics.jsonl", "clients.jsonl", "partition.npz", "checkpoints/round-00006.npz")
 
 # Each is run before the command line starts, and kills the process from inside at one exact moment.
