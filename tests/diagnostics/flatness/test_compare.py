@@ -210,8 +210,10 @@ def test_runs_of_one_name_are_told_apart_by_their_parents(runs, tmp_path):
 def test_how_unequal_matched_losses_are_is_said(runs, monkeypatch):
     from diagnostics.flatness import matching
 
+    rows = {"images": 60, "split": "train", "seed": 0}
+
     def found():
-        return matching.cases({"a": [runs[0]], "b": [runs[2]]}, None, None, ("loss",), 60, "train", 0, {})
+        return matching.cases({"a": [runs[0]], "b": [runs[2]]}, None, None, ("loss",), rows, {})
 
     assert [match for match, *_ in found()] == ["loss", "loss"]  # within a tenth: nothing to say
     monkeypatch.setattr(matching, "UNEQUAL", 1e-4)
