@@ -78,8 +78,8 @@ def _same_loss(runs: Mapping[Any, Run], base: Mapping[Any, samples.Subject], eva
         one = base[key]
         if "loss" not in one.cache:
             one.cache["loss"] = Objective(one.model, one.x, one.y, features=one.features, **evaluation)
-        weights = {kept: open_run(run.path).read_checkpoint(kept).weights for kept in run.checkpoints}
-        losses[key] = {kept: float(one.cache["loss"](vector).loss) for kept, vector in weights.items()}
+        weights = ((kept, open_run(run.path).read_checkpoint(kept).weights) for kept in run.checkpoints)  # one by one
+        losses[key] = {kept: float(one.cache["loss"](vector).loss) for kept, vector in weights}
     target = max(by_round[max(by_round)] for by_round in losses.values())
     chosen = {key: min(kept, key=lambda number: abs(kept[number] - target)) for key, kept in losses.items()}
     reached = {key: losses[key][number] for key, number in chosen.items()}
