@@ -131,7 +131,7 @@ def test_losses_are_told_apart():
 
 
 def test_the_hash_of_a_loss_is_the_same_in_another_process(monkeypatch):
-    code = "from tests import test_surface_engines as t; print(t.loss_hash(t.power(5)), t.loss_hash(t.Scaled(2.0)))"
+    code = f"import {__name__} as t; print(t.loss_hash(t.power(5)), t.loss_hash(t.Scaled(2.0)))"
     monkeypatch.setenv("PYTHONHASHSEED", "11")
     root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
