@@ -213,10 +213,8 @@ class RunDir:
             except UserError as error:
                 warnings.warn(f"{error}; trying the one before it", stacklevel=2)
         if rounds:
-            raise UserError(
-                f"{self.path}: none of its {len(rounds)} checkpoints can be read; start anew in another "
-                "folder, or restore one of them"
-            )
+            said = f"{self.path}: none of its {len(rounds)} checkpoints can be read"
+            raise UserError(f"{said}; start anew in another folder, or restore one of them")
         return None
 
     def probe_path(self, name: str) -> Path:

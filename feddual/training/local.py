@@ -330,9 +330,8 @@ class LocalTraining:
             out = run(start, task.weights, task.server_slots, task.client_slots, inputs, labels, padded, count, dropout)
         out = tf.nest.map_structure(lambda tensor: tensor.numpy(), out)
         trained = Trained(**out | {"steps": int(out["steps"])})
-        ctx = ClientContext(
-            self.layout, task.weights, task.server_slots, task.client_slots, x, y, len(y), self.training.learning_rate
-        )
+        sent, rate = (task.weights, task.server_slots, task.client_slots), self.training.learning_rate
+        ctx = ClientContext(self.layout, *sent, x, y, len(y), rate)
         payload, slots = self.algorithm.finish_client(ctx, trained)
         metrics = self._metrics(task, trained, len(y))
         seconds = time.perf_counter() - started
