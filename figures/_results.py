@@ -1,6 +1,6 @@
 """The rows of the paper's tables among recorded runs, and what is said of several seeds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -49,14 +49,8 @@ class Results(RunSet):
     def timed(self, dataset: str, row: str, plain: bool) -> list[Recorded]:
         """The runs of a row that had the machine for themselves, whatever their number of rounds."""
         wanted = _rows.paper_identity(dataset, row)
-        return [
-            run
-            for run in self.runs
-            if run.is_timing
-            and run.is_plain == plain
-            and wanted is not None
-            and run.identity.without_rounds == wanted.without_rounds
-        ]
+        timed = [run for run in self.runs if run.is_timing and run.is_plain == plain]
+        return [run for run in timed if wanted and run.identity.without_rounds == wanted.without_rounds]
 
     @cached_property
     def tuned(self) -> dict[tuple[str, str], Tuned]:
@@ -83,9 +77,8 @@ class Results(RunSet):
                 follows = tried[row] if isinstance(tried.get(row), str) else None
                 tuned = Tuned(row, name, entry["settings"], identity(experiment), follows)
                 if found.setdefault((name, row), tuned).identity != tuned.identity:
-                    raise UserError(
-                        f"{row} on {name}: {path} chose other settings than {places[name, row]}; keep one of them"
-                    )
+                    other = places[name, row]
+                    raise UserError(f"{row} on {name}: {path} chose other settings than {other}; keep one of them")
                 places.setdefault((name, row), path)
         return found
 
@@ -99,11 +92,12 @@ class Results(RunSet):
 # --- frames -----------------------------------------------------------------------------------------------------------
 
 
-def per_round(runs: Sequence[Recorded], key: str) -> pd.DataFrame:
-    """A metric with a row per round and a column per seed."""
-    columns = {
-        run.seed: pd.Series({row["round"]: row[key] for row in run.metrics if row.get(key) is not None}) for run in runs
-    }
+def per_round(runs: Sequence[Recorded], value: str | Callable[[dict[str, Any]], Any]) -> pd.DataFrame:
+    """A metric, or what a function reads from a round's metrics, with a row per round and a column per seed."""
+    columns = {}
+    for run in runs:
+        found = {row["round"]: row.get(value) if isinstance(value, str) else value(row) for row in run.metrics}
+        columns[run.seed] = pd.Series({index: one for index, one in found.items() if one is not None}, dtype=float)
     return pd.DataFrame(columns, dtype=float).sort_index()
 
 
@@ -128,18 +122,12 @@ def accuracy(runs: Sequence[Recorded], paper: tuple[float, float] | str | None =
     facts = [run.summary for run in runs]
     mean, std = over_seeds([fact["accuracy"] for fact in facts])
     given = paper if isinstance(paper, tuple) else (np.nan, np.nan)
+    final, best = (100 * over_seeds([fact[key] for fact in facts])[0] for key in ("final", "best"))
     return {
-        "seeds": len(runs),
-        "accuracy": 100 * mean,
-        "std": 100 * std,
-        "final": 100 * over_seeds([fact["final"] for fact in facts])[0],
-        "best": 100 * over_seeds([fact["best"] for fact in facts])[0],
-        "diverged": sum(fact["diverged"] for fact in facts),
-        "paper": given[0],
-        "paper_std": given[1],
-        "paper_diverged": paper == "*",
-        "difference": 100 * mean - given[0],
-    }
+        "seeds": len(runs), "accuracy": 100 * mean, "std": 100 * std, "final": final, "best": best,
+        "diverged": sum(fact["diverged"] for fact in facts), "paper": given[0], "paper_std": given[1],
+        "paper_diverged": paper == "*", "difference": 100 * mean - given[0],
+    }  # fmt: skip
 
 
 def accuracy_text(cell: Mapping[str, Any]) -> str:

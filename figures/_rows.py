@@ -7,17 +7,9 @@ from feddual.errors import UserError
 from feddual.experiment import config
 from feddual.records.identity import Identity, differences, identity
 
-ALGORITHMS = (
-    "fedavg",
-    "fedprox",
-    "fednova",
-    "fedbn",
-    "feddyn",
-    "moon",
-    "scaffold",
-    "fedpvr",
-    "feddual",
-)  # as in Table 1
+# As in Table 1.
+ALGORITHMS = ("fedavg", "fedprox", "fednova", "fedbn", "feddyn", "moon", "scaffold", "fedpvr", "feddual")
+ROWS = (*ALGORITHMS, "feddual-tuned")
 VARIANTS = ("feddual-published", "feddual-consistent", "feddual-frozen_head", "feddual-mean")
 DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "fmnist": "Fashion-MNIST"}
 
@@ -36,21 +28,24 @@ def overrides(row: str) -> dict[str, Any]:
 
 
 @cache
-def paper_identity(dataset: str, row: str) -> Identity | None:
-    """The identity of a row's runs in the paper's setting; None when there is no such preset."""
+def _paper_config(dataset: str, row: str) -> dict[str, Any] | None:
     try:
-        return identity(config.resolve(f"paper-{dataset}", overrides(row)).to_dict())
+        return config.resolve(f"paper-{dataset}", overrides(row)).to_dict()
     except UserError:
         return None
 
 
 @cache
+def paper_identity(dataset: str, row: str) -> Identity | None:
+    """The identity of a row's runs in the paper's setting; None when there is no such preset."""
+    found = _paper_config(dataset, row)
+    return None if found is None else identity(found)
+
+
 def paper_settings(dataset: str, row: str) -> dict[str, Any] | None:
     """What a row's preset changes of its algorithm in the paper's setting; None when there is no such preset."""
-    try:
-        return differences(config.resolve(f"paper-{dataset}", overrides(row)).to_dict())
-    except UserError:
-        return None
+    found = _paper_config(dataset, row)
+    return None if found is None else differences(found)
 
 
 @cache

@@ -6,11 +6,9 @@ import numpy as np
 import pandas as pd
 
 from feddual.records.results import Recorded
-from figures import charts
 from figures._results import Drawing, Results
 from figures._rows import DATASETS
-from figures.charts.describe import Chart, Heat, Panel
-from figures.charts.scale import Scale
+from figures.charts import Chart, Heat, Panel, Scale, save
 
 COLUMNS = 3
 IMAGES = Scale(1, 5000, log=True, label="images", colours="Blues")  # zeros stay white
@@ -26,21 +24,14 @@ def draw(runs: Results, out: Path) -> Drawing:
         name = title(run).replace(f": {partition['name']}", "")  # too long for a panel
         note = f"{partition['name']}; {sizes.min():,}–{sizes.max():,} images, median {np.median(sizes):,.0f}"
         panels.append(Panel(name, "client", "class", [Heat(counts.T, IMAGES)], note=note))
-        facts.append(
-            {
-                "dataset": run.dataset,
-                "partition": partition["name"],
-                "alpha": partition.get("alpha"),
-                "seed": partition.get("seed"),
-                "clients": len(sizes),
-                "smallest": int(sizes.min()),
-                "median_size": float(np.median(sizes)),
-                "largest": int(sizes.max()),
-            }
-        )
+        facts.append({
+            "dataset": run.dataset, "partition": partition["name"], "alpha": partition.get("alpha"),
+            "seed": partition.get("seed"), "clients": len(sizes), "smallest": int(sizes.min()),
+            "median_size": float(np.median(sizes)), "largest": int(sizes.max()),
+        })  # fmt: skip
     panels = panels or [Panel(label, "client", "class", []) for label in DATASETS.values()]
     chart = Chart(panels, columns=min(COLUMNS, len(panels)), panel_height=3.1)
-    return Drawing(charts.save(chart, "client_histograms", out), pd.DataFrame(facts))
+    return Drawing(save(chart, "client_histograms", out), pd.DataFrame(facts))
 
 
 def _distinct(runs: Results) -> list[Recorded]:

@@ -14,10 +14,8 @@ from diagnostics.flatness import recorded
 from diagnostics.flatness.comparison import FILE, Comparison
 from diagnostics.surfaces.results import Surface
 from figures._results import NOT_RUN, Drawing, Results, seeds_text
+from figures.charts import save, tables
 from figures.charts import surfaces as plots
-from figures.charts import tables as _tables
-from figures.charts.describe import save
-from figures.charts.tables import Block
 
 QUANTITIES = ("loss", "accuracy", "kappa", "rise_0.25", "rise_0.5", "rise_1")
 Chosen = Callable[[Mapping[str, Any]], bool]  # whether a run's config belongs to a group
@@ -45,7 +43,7 @@ def draw(
         if made is None:
             blank = {"setting": setting, "dataset": dataset, "quantity": NOT_RUN}
             frames.append(pd.DataFrame([{**blank, "group": label} for label in groups]))
-            sections.append(Block(setting, ["quantity", *groups, "difference"], [[NOT_RUN] * (len(groups) + 2)]))
+            sections.append(tables.Block(setting, ["quantity", *groups, "difference"], [[NOT_RUN] * (len(groups) + 2)]))
             continue
         files += _pictures(f"{name}{suffix}", made, recorded.comparable(found), out)
         captions += [f"Drawn, {label} ({setting}): {surface.caption()}" for label, surface in made.surfaces.items()]
@@ -53,7 +51,7 @@ def draw(
         frames.append(table.assign(setting=setting, dataset=dataset))
         sections.append(_section(setting, table))
     frame = pd.concat(frames, ignore_index=True)
-    files += _tables.write(f"{name}_table", title, sections, [*NOTES, *captions], frame, out)
+    files += tables.write(f"{name}_table", title, sections, [*NOTES, *captions], frame, out)
     return Drawing(files, frame)
 
 
@@ -115,7 +113,7 @@ def _ordered(part: pd.DataFrame) -> list[Any]:
     return [by_quantity[name] for name in QUANTITIES]
 
 
-def _section(setting: str, table: pd.DataFrame) -> Block:
+def _section(setting: str, table: pd.DataFrame) -> tables.Block:
     labels = list(dict.fromkeys(table["group"]))
     rows = []
     for quantity, part in table.groupby("quantity", sort=False):
@@ -124,7 +122,7 @@ def _section(setting: str, table: pd.DataFrame) -> Block:
         gap = _interval(by_group.loc[labels[-1]], "difference", "difference_low", "difference_high")
         rows.append([str(quantity), *cells, gap])
     seeds, pairs = int(table["seeds"].max()), int(table["pairs"].max())
-    return Block(f"{setting} ({seeds_text(seeds)} × {pairs} pairs)", ["quantity", *labels, "difference"], rows)
+    return tables.Block(f"{setting} ({seeds_text(seeds)} × {pairs} pairs)", ["quantity", *labels, "difference"], rows)
 
 
 def _interval(row: Any, middle: str, low: str, high: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,11 @@ import pandas as pd
 
 from feddual import seeding
 from feddual.records.results import Recorded
-from figures._results import NOT_RUN, Results, signed
-from figures._rows import ALGORITHMS, TUNED_NOTE, paper_rounds
-from figures.charts.style import LOOKS
-from figures.charts.tables import Block
+from figures._results import NOT_RUN, Drawing, Results, signed
+from figures._rows import ROWS, TUNED_NOTE, paper_rounds
+from figures.charts import LOOKS, tables
 from figures.paper import _values as _paper
 
-ROWS = (*ALGORITHMS, "feddual-tuned")
 HOUR = 3600.0
 NOTES = (
     "Ours: one run per algorithm alone on the machine (a study named `timing...`), evaluation included; features of "
@@ -51,6 +50,10 @@ class Time:
     seconds: float | None
     measured: bool = True
     known: bool = True
+
+
+Measure = Callable[[Recorded, Sequence[Recorded]], Time]
+Paper = Mapping[str, Mapping[str, _paper.Value]]
 
 
 def client_seconds(run: Recorded, rounds: int) -> float:
@@ -106,12 +109,8 @@ def to_target(run: Recorded, full: Sequence[Recorded]) -> Time:
     return Time(_estimate(run, rounds) if rounds else None, measured=False)
 
 
-def hours_table(
-    runs: Results,
-    measure: Callable[[Recorded, Sequence[Recorded]], Time],
-    paper: Mapping[str, Mapping[str, _paper.Value]],
-) -> tuple[list[Block], pd.DataFrame]:
-    """The sections and the frame of a table with a time per algorithm."""
+def hours_table(name: str, title: str, runs: Results, measure: Measure, paper: Paper, out: Path) -> Drawing:
+    """Write a table with a time per algorithm."""
     sections, cells = [], []
     for setting in SETTINGS:
         block = [_cell(runs, setting, row, measure, paper) for row in ROWS]
@@ -120,29 +119,23 @@ def hours_table(
             cell["ratio"] = _ratio(cell["seconds"], base["seconds"])
             cell["paper_ratio"] = _ratio(cell["paper_hours"], base["paper_hours"])
         columns = ["algorithm", "ours", "paper", "difference (h)", "ours / FedAvg", "paper / FedAvg"]
-        sections.append(Block(setting.label, columns, [_line(cell) for cell in block]))
+        sections.append(tables.Block(setting.label, columns, [_line(cell) for cell in block]))
         cells += block
-    return sections, pd.DataFrame(cells)
+    frame = pd.DataFrame(cells)
+    return Drawing(tables.write(name, title, sections, NOTES, frame, out), frame)
 
 
-def _cell(runs: Results, setting: Case, row: str, measure: Any, paper: Any) -> dict[str, Any]:
+def _cell(runs: Results, setting: Case, row: str, measure: Measure, paper: Paper) -> dict[str, Any]:
     found = runs.timed(setting.dataset, row, setting.plain)
     time = measure(found[0], runs.of(setting.dataset, row)) if found else Time(None)
     given = paper.get(row, {}).get(setting.dataset)
     hours = given if isinstance(given, float) else np.nan
     seconds = np.nan if time.seconds is None else time.seconds
     return {
-        "dataset": setting.dataset,
-        "plain": setting.plain,
-        "row": row,
-        "run": bool(found) and time.known,
-        "rounds": len(found[0].timings) if found else 0,
-        "seconds": seconds,
-        "measured": time.measured,
-        "paper_hours": hours,
-        "paper_diverged": given == "*",
-        "difference_hours": seconds / HOUR - hours,
-    }
+        "dataset": setting.dataset, "plain": setting.plain, "row": row, "run": bool(found) and time.known,
+        "rounds": len(found[0].timings) if found else 0, "seconds": seconds, "measured": time.measured,
+        "paper_hours": hours, "paper_diverged": given == "*", "difference_hours": seconds / HOUR - hours,
+    }  # fmt: skip
 
 
 def _line(cell: Mapping[str, Any]) -> list[str]:
@@ -151,14 +144,9 @@ def _line(cell: Mapping[str, Any]) -> list[str]:
     ours = about + duration(cell["seconds"]) if known else ("not reached" if cell["run"] else NOT_RUN)
     paper = "*" if cell["paper_diverged"] else _number(cell["paper_hours"], "{:.2f} h")
     difference = cell["difference_hours"]
-    return [
-        LOOKS[cell["row"]].label,
-        ours,
-        paper,
-        "–" if difference != difference else signed(difference),
-        _number(cell["ratio"], "{:.2f}"),
-        _number(cell["paper_ratio"], "{:.2f}"),
-    ]
+    gap = "–" if difference != difference else signed(difference)
+    ratios = [_number(cell[key], "{:.2f}") for key in ("ratio", "paper_ratio")]
+    return [LOOKS[cell["row"]].label, ours, paper, gap, *ratios]
 
 
 def duration(seconds: float) -> str:

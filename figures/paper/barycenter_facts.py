@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from figures import charts
-from figures._results import WINDOW, Drawing, Results, smoothed
+from figures._results import WINDOW, Drawing, Results, per_round, smoothed
 from figures._rows import DATASETS
-from figures.charts.describe import Chart, Line, Panel
-from figures.charts.style import LOOKS
+from figures.charts import LOOKS, Chart, Line, Panel, save
 
 ROWS = ("feddual", "feddual-tuned", "feddual-published", "feddual-consistent")
 
@@ -26,13 +24,10 @@ def _effective_clients(row: dict[str, Any]) -> float | None:
     return float(np.mean([tensor["effective_clients"] for tensor in facts.values()])) if facts else None
 
 
-def _beta(row: dict[str, Any]) -> float | None:
-    return row.get("beta")
-
-
-QUANTITIES: dict[str, tuple[str, tuple[float, float], Callable[[dict[str, Any]], float | None]]] = {
+# The axis, its ends, and what of a round's metrics is drawn.
+QUANTITIES: dict[str, tuple[str, tuple[float, float], str | Callable[[dict[str, Any]], float | None]]] = {
     "effective_clients": ("effective number of clients", (0, 10.5), _effective_clients),
-    "beta": ("β, mean over clients", (0, 1), _beta),
+    "beta": ("β, mean over clients", (0, 1), "beta"),
 }
 
 
@@ -44,10 +39,7 @@ def draw(runs: Results, out: Path) -> Drawing:
             lines = []
             found = {row: runs.of(dataset, row) for row in ROWS}
             for row in ROWS:
-                columns = {
-                    run.seed: pd.Series({line["round"]: value(line) for line in run.metrics}) for run in found[row]
-                }
-                seeds = pd.DataFrame(columns, dtype=float).dropna(how="all")
+                seeds = per_round(found[row], value)
                 if seeds.empty:
                     continue
                 mean = seeds.mean(axis=1)
@@ -57,6 +49,5 @@ def draw(runs: Results, out: Path) -> Drawing:
             empty = "not recorded" if any(found.values()) else "not run"
             panels.append(Panel(label, "communication round", y_label, lines, empty=empty, y_range=y_range))
     caption = f"mean over seeds, running mean over {WINDOW} rounds; 10 clients per round"
-    chart = Chart(panels, caption=caption)
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
-    return Drawing(charts.save(chart, "barycenter_facts", out), frame)
+    return Drawing(save(Chart(panels, caption=caption), "barycenter_facts", out), frame)

@@ -9,13 +9,10 @@ from pathlib import Path
 import pandas as pd
 
 from feddual.records.summary import TARGETS
-from figures import charts
 from figures._results import WINDOW, Drawing, Results, per_round, seeds_text, smoothed
-from figures._rows import ALGORITHMS, DATASETS, TUNED_NOTE
-from figures.charts.describe import Chart, Line, Panel
-from figures.charts.style import LOOKS
+from figures._rows import DATASETS, ROWS, TUNED_NOTE
+from figures.charts import LOOKS, Chart, Line, Panel, save
 
-ROWS = (*ALGORITHMS, "feddual-tuned")
 GB = 1e9
 
 
@@ -42,4 +39,4 @@ def draw(runs: Results, out: Path) -> Drawing:
     caption = f"mean over seeds, running mean over {WINDOW} rounds; all traffic, uncompressed; {TUNED_NOTE}"
     chart = Chart(panels, caption=caption, panel_height=3.3)
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
-    return Drawing(charts.save(chart, "communication", out), frame)
+    return Drawing(save(chart, "communication", out), frame)

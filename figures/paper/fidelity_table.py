@@ -10,9 +10,7 @@ import pandas as pd
 
 from figures._results import Drawing, Results, accuracy, accuracy_text, signed
 from figures._rows import DATASETS, TUNED_NOTE
-from figures.charts import tables as _tables
-from figures.charts.style import LOOKS
-from figures.charts.tables import Block
+from figures.charts import LOOKS, tables
 from figures.paper import _values as _paper
 
 TITLE = "FedDUAL's readings and controls: test accuracy (%) and gain over FedAvg (points)"
@@ -54,5 +52,5 @@ def draw(runs: Results, out: Path) -> Drawing:
             assert isinstance(base, tuple)
             line += [f"{ours[0]:.2f} ± {ours[1]:.2f}", "–" if row == "fedavg" else signed(ours[0] - base[0])]
         lines.append(line)
-    files = _tables.write("fidelity_table", TITLE, [Block("", columns, lines)], NOTES, frame, out)
+    files = tables.write("fidelity_table", TITLE, [tables.Block("", columns, lines)], NOTES, frame, out)
     return Drawing(files, frame)

@@ -12,13 +12,10 @@ import pandas as pd
 
 from diagnostics.statistics import band
 from feddual.records.results import Recorded
-from figures import charts
 from figures._results import Drawing, Results, per_round, seeds_text
-from figures._rows import ALGORITHMS, DATASETS, TUNED_NOTE
-from figures.charts.describe import Chart, Line, Panel
-from figures.charts.style import LOOKS
+from figures._rows import DATASETS, ROWS, TUNED_NOTE
+from figures.charts import LOOKS, Chart, Line, Panel, save
 
-ROWS = (*ALGORITHMS, "feddual-tuned")
 REFERENCE = "fedavg"
 
 
@@ -31,7 +28,7 @@ def draw(runs: Results, out: Path) -> Drawing:
         panels = [_panel(row, bands, (0, 1.04 * top)) for row in ROWS]
         caption = f"({letter}) {label}: mean and standard deviation over seeds; thin grey: FedAvg; {TUNED_NOTE}"
         chart = Chart(panels, columns=5, caption=caption, panel_height=2.1, share_y=True, legend=())
-        files += charts.save(chart, f"fig10_error_bars_{dataset}", out)
+        files += save(chart, f"fig10_error_bars_{dataset}", out)
         parts += [band.assign(dataset=dataset, row=row) for row, band in bands.items()]
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
     return Drawing(files, frame)

@@ -16,10 +16,8 @@ from diagnostics import gradients
 from diagnostics.gradients.probe import GradientNormProbe
 from feddual.records.results import Recorded
 from figures._results import Drawing, Results
+from figures.charts import Chart, save, tables
 from figures.charts import gradients as plots
-from figures.charts import tables as _tables
-from figures.charts.describe import Chart, save
-from figures.charts.tables import Block
 
 SETTINGS = {
     ("fmnist", "lenet_published"): ("a_lenet", "LeNet, Fashion-MNIST"),
@@ -38,7 +36,7 @@ OVERHEAD = Path(__file__).parents[2] / "benchmarks" / "results" / "probe_overhea
 def draw(runs: Results, out: Path) -> Drawing:
     """Write fig2_*.png, .pdf and .html, and fig2_ratios as a table."""
     files: list[Path] = []
-    tables = []
+    parts = []
     for key, (name, title) in SETTINGS.items():
         groups = _groups(runs, *key)
         base, other = _pairs(groups)
@@ -50,7 +48,7 @@ def draw(runs: Results, out: Path) -> Drawing:
         ratios, profile = by_label[SKEWED], {label: by_label[label] for label in sorted(by_label)}
         facts = {"setting": title, "model": key[1], "dataset": key[0], "length": _length(base, other)}
         order = [*gradients.COLUMNS, "normalisation"]
-        tables.append(every[every["against"] == SKEWED][order].assign(**facts))
+        parts.append(every[every["against"] == SKEWED][order].assign(**facts))
         chosen = [gradients.definition(item).name for item in SHOWN]
         pictures: dict[str, Chart] = {
             "lines": plots.lines(both, "A", title=f"{title}: gradient of each client at the global model"),
@@ -65,12 +63,12 @@ def draw(runs: Results, out: Path) -> Drawing:
             pictures["depth_profile"] = plots.depth_profile(profile, "A", heading)
         for what, picture in pictures.items():
             files += save(picture, f"fig2{name}_{what}", out, FORMATS.get(what, ("png", "pdf", "html")))
-    if tables and OVERHEAD.is_file():
+    if parts and OVERHEAD.is_file():
         percent = json.loads(OVERHEAD.read_text(encoding="utf-8"))["percent"]
         files += save(plots.overhead(percent, "What measuring costs"), "fig2_overhead", out)
     blank = [{"setting": title, "dataset": key[0], "definition": "not run"} for key, (_, title) in SETTINGS.items()]
-    frame = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(blank)
-    files += _tables.write("fig2_ratios", "Gradient norms, non-IID / IID", _sections(frame), NOTES, frame, out)
+    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(blank)
+    files += tables.write("fig2_ratios", "Gradient norms, non-IID / IID", _sections(frame), NOTES, frame, out)
     return Drawing(files, frame)
 
 
@@ -128,9 +126,9 @@ def _length(base: Sequence[pd.DataFrame], other: Sequence[pd.DataFrame]) -> str:
     return f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)} to {max(rounds)}"
 
 
-def _sections(frame: pd.DataFrame) -> list[Block]:
+def _sections(frame: pd.DataFrame) -> list[tables.Block]:
     if "ratio" not in frame:
-        return [Block("", ["setting", "ratio"], [[title, "not run"] for _, title in SETTINGS.values()])]
+        return [tables.Block("", ["setting", "ratio"], [[title, "not run"] for _, title in SETTINGS.values()])]
     sections = []
     for title, rows in frame[frame["normalisation"] == "rms"].groupby("setting", sort=False):
         layers = list(dict.fromkeys(rows["layer"]))
@@ -141,7 +139,7 @@ def _sections(frame: pd.DataFrame) -> list[Block]:
             lines.append([f"{gradients.definition(str(name)).letter} {str(name).replace('_', ' ')}", *cells])
         runs, length = rows["runs"].max(), rows["length"].iloc[0]
         plural = "s" if runs > 1 else ""
-        sections.append(Block(f"{title} ({runs} seed{plural}, {length} rounds)", ["definition", *layers], lines))
+        sections.append(tables.Block(f"{title} ({runs} seed{plural}, {length} rounds)", ["definition", *layers], lines))
     return sections
 
 

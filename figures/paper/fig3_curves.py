@@ -11,13 +11,10 @@ import pandas as pd
 
 from feddual.records.results import Recorded
 from feddual.records.summary import TARGETS
-from figures import charts
 from figures._results import WINDOW, Drawing, Results, per_round, seeds_text, smoothed
-from figures._rows import ALGORITHMS, DATASETS, TUNED_NOTE
-from figures.charts.describe import Chart, Line, Panel
-from figures.charts.style import LOOKS
+from figures._rows import DATASETS, ROWS, TUNED_NOTE
+from figures.charts import LOOKS, Chart, Line, Panel, save
 
-ROWS = (*ALGORITHMS, "feddual-tuned")
 CHOSEN = tuple(row for row in ROWS if row != "feddual")
 MEANS = f"mean over seeds, running mean over {WINDOW} rounds; α = 0.01"
 
@@ -25,9 +22,9 @@ MEANS = f"mean over seeds, running mean over {WINDOW} rounds; α = 0.01"
 def draw(runs: Results, out: Path) -> Drawing:
     """Write fig3_curves and fig3_curves_chosen, each as .png, .pdf and .html."""
     chart, curves = _chart(runs.of, ROWS, f"{MEANS}; {TUNED_NOTE}")
-    files = charts.save(chart, "fig3_curves", out)
+    files = save(chart, "fig3_curves", out)
     chart, chosen = _chart(runs.chosen, CHOSEN, f"{MEANS}; settings chosen on held-out data")
-    files += charts.save(chart, "fig3_curves_chosen", out)
+    files += save(chart, "fig3_curves_chosen", out)
     frames = [part.assign(block=block) for block, part in (("default", curves), ("chosen", chosen)) if len(part)]
     return Drawing(files, pd.concat(frames, ignore_index=True) if frames else pd.DataFrame())
 
@@ -44,18 +41,8 @@ def _chart(find: Callable[[str, str], list[Recorded]], rows: Sequence[str], capt
             mean = seeds.mean(axis=1)
             smooth = smoothed(mean)
             lines.append(Line(LOOKS[row], smooth.index.to_numpy(), smooth.to_numpy()))
-            parts.append(
-                pd.DataFrame(
-                    {
-                        "dataset": dataset,
-                        "row": row,
-                        "round": mean.index,
-                        "seeds": seeds.shape[1],
-                        "accuracy": mean.to_numpy(),
-                        "smoothed": smooth.to_numpy(),
-                    }
-                )
-            )
+            columns = {"round": mean.index, "seeds": seeds.shape[1], "accuracy": mean, "smoothed": smooth}
+            parts.append(pd.DataFrame({"dataset": dataset, "row": row, **columns}))
             seeds_found.append(seeds.shape[1])
         level = 100 * TARGETS[dataset] if lines else None
         note = f"{seeds_text(*seeds_found)}; dashed: target {level:.0f} %" if lines else ""

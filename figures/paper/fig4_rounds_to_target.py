@@ -14,18 +14,13 @@ import pandas as pd
 
 from feddual.records.results import Recorded
 from feddual.records.summary import TARGETS
-from figures import charts
 from figures._results import NOT_RUN, Drawing, Results, signed
-from figures._rows import ALGORITHMS, DATASETS, TUNED_NOTE
-from figures.charts import tables as _tables
-from figures.charts.describe import Bars, Chart, Panel
-from figures.charts.style import LOOKS
-from figures.charts.tables import Block
+from figures._rows import DATASETS, ROWS, TUNED_NOTE
+from figures.charts import LOOKS, Bars, Chart, Panel, save, tables
 from figures.paper import _values as _paper
 
 NAME = "fig4_rounds_to_target"
 TITLE = "Fig. 4: rounds to the target accuracy"
-ROWS = (*ALGORITHMS, "feddual-tuned")
 NOT_REACHED = "not reached"
 NOTES = (
     "Median over seeds of the first round that reaches the target, and of the first round at which the mean of five "
@@ -46,7 +41,7 @@ def draw(runs: Results, out: Path) -> Drawing:
         sections.append(_section(title, cells))
     caption = f"median over seeds; fewer rounds are better; {TUNED_NOTE}"
     chart = Chart(panels, panel_height=4.4, share_y=True, caption=caption)
-    files = charts.save(chart, NAME, out) + _tables.write(NAME, TITLE, sections, NOTES, frame, out)
+    files = save(chart, NAME, out) + tables.write(NAME, TITLE, sections, NOTES, frame, out)
     return Drawing(files, frame)
 
 
@@ -54,16 +49,11 @@ def _cell(runs: Results, dataset: str, row: str) -> dict[str, Any]:
     found = runs.of(dataset, row)
     first, mean5 = (_median(found, key) for key in ("rounds_to_target", "rounds_to_target_mean5"))
     return {
-        "dataset": dataset,
-        "row": row,
-        "target": TARGETS[dataset],
-        "seeds": len(found),
-        "reached": sum(run.summary["rounds_to_target"] is not None for run in found),
-        "rounds": first,
+        "dataset": dataset, "row": row, "target": TARGETS[dataset], "seeds": len(found),
+        "reached": sum(run.summary["rounds_to_target"] is not None for run in found), "rounds": first,
         "reached_mean5": sum(run.summary["rounds_to_target_mean5"] is not None for run in found),
-        "rounds_mean5": mean5,
-        "paper_derived": _paper.rounds_to_target(row, dataset),
-    }
+        "rounds_mean5": mean5, "paper_derived": _paper.rounds_to_target(row, dataset),
+    }  # fmt: skip
 
 
 def _median(runs: Sequence[Recorded], key: str) -> float:
@@ -85,21 +75,15 @@ def _bars(cells: Sequence[Mapping[Any, Any]]) -> Bars:
     )
 
 
-def _section(title: str, cells: Sequence[Mapping[Any, Any]]) -> Block:
+def _section(title: str, cells: Sequence[Mapping[Any, Any]]) -> tables.Block:
     lines = []
     for cell in cells:
-        paper, ours = cell["paper_derived"], cell["rounds"]
-        gap = ours - paper
-        lines.append(
-            [
-                LOOKS[cell["row"]].label,
-                _text(cell, "rounds", "reached"),
-                _text(cell, "rounds_mean5", "reached_mean5"),
-                "–" if np.isnan(paper) else f"{paper:g}",
-                "–" if np.isnan(gap) else signed(gap, 0 if gap == int(gap) else 1),
-            ]
-        )
-    return Block(title, ["algorithm", "first round", "mean of 5 rounds", "paper, derived", "difference"], lines)
+        paper, gap = cell["paper_derived"], cell["rounds"] - cell["paper_derived"]
+        ours = [_text(cell, f"rounds{way}", f"reached{way}") for way in ("", "_mean5")]
+        theirs = "–" if np.isnan(paper) else f"{paper:g}"
+        apart = "–" if np.isnan(gap) else signed(gap, 0 if gap == int(gap) else 1)
+        lines.append([LOOKS[cell["row"]].label, *ours, theirs, apart])
+    return tables.Block(title, ["algorithm", "first round", "mean of 5 rounds", "paper, derived", "difference"], lines)
 
 
 def _text(cell: Mapping[Any, Any], rounds: str, reached: str) -> str:

@@ -15,9 +15,7 @@ from diagnostics.statistics import over_seeds
 from feddual.records.results import Recorded
 from figures._results import NOT_RUN, Drawing, Results, signed
 from figures._rows import ALGORITHMS, DATASETS, SAME_RUNS
-from figures.charts import tables as _tables
-from figures.charts.style import LOOKS
-from figures.charts.tables import Block
+from figures.charts import LOOKS, tables
 
 OURS = "feddual-tuned"
 BASELINES = tuple(row for row in ALGORITHMS if row != "feddual")
@@ -37,15 +35,13 @@ def draw(runs: Results, out: Path) -> Drawing:
         ours = runs.of(dataset, OURS)
         lines = []
         for row in BASELINES:
-            default = _cell(ours, runs.of(dataset, row))
-            tuned = _cell(ours, runs.chosen(dataset, row))
-            for block, cell in (("default", default), ("tuned", tuned)):
-                cells.append({"dataset": dataset, "row": row, "block": block, **cell})
-            lines.append([LOOKS[row].label, *_texts(default), *_texts(tuned)])
+            pair = {"default": _cell(ours, runs.of(dataset, row)), "tuned": _cell(ours, runs.chosen(dataset, row))}
+            cells += [{"dataset": dataset, "row": row, "block": block, **cell} for block, cell in pair.items()]
+            lines.append([LOOKS[row].label, *(text for cell in pair.values() for text in _texts(cell))])
         columns = ["baseline", "at 1e-3", "its rounds", "FedDUAL's", "chosen settings", "its rounds", "FedDUAL's"]
-        sections.append(Block(label, columns, lines))
+        sections.append(tables.Block(label, columns, lines))
     frame = pd.DataFrame(cells)
-    return Drawing(_tables.write("margin_table", TITLE, sections, NOTES, frame, out), frame)
+    return Drawing(tables.write("margin_table", TITLE, sections, NOTES, frame, out), frame)
 
 
 def _cell(ours: Sequence[Recorded], theirs: Sequence[Recorded]) -> dict[str, Any]:
@@ -54,14 +50,10 @@ def _cell(ours: Sequence[Recorded], theirs: Sequence[Recorded]) -> dict[str, Any
     gaps = [100 * (mine.summary["accuracy"] - other.summary["accuracy"]) for mine, other in pairs]
     margin, std = over_seeds(gaps)
     return {
-        "seeds": len(pairs),
-        "margin": margin,
-        "std": std,
-        "ahead": sum(gap > 0 for gap in gaps),
+        "seeds": len(pairs), "margin": margin, "std": std, "ahead": sum(gap > 0 for gap in gaps),
         "diverged": sum(other.summary["diverged"] for _, other in pairs),
-        "rounds": _rounds([other for _, other in pairs]),
-        "our_rounds": _rounds([mine for mine, _ in pairs]),
-    }
+        "rounds": _rounds([other for _, other in pairs]), "our_rounds": _rounds([mine for mine, _ in pairs]),
+    }  # fmt: skip
 
 
 def _rounds(runs: Sequence[Recorded]) -> float:

@@ -13,9 +13,7 @@ import pandas as pd
 from feddual.records.results import Recorded
 from figures._results import Drawing, Results, accuracy, accuracy_text, difference_text, paper_text
 from figures._rows import ALGORITHMS, DATASETS, SAME_RUNS, VARIANTS
-from figures.charts import tables as _tables
-from figures.charts.style import LOOKS
-from figures.charts.tables import Block, Strong
+from figures.charts import LOOKS, tables
 from figures.paper import _values as _paper
 from figures.paper.tuning_table import text
 
@@ -42,7 +40,7 @@ def draw(runs: Results, out: Path) -> Drawing:
         section("Adam, learning rate 1e-3, for all", blocks["paper"]),
         section("FedDUAL read in other ways, and its controls (Adam 1e-3)", blocks["variant"], with_paper=False),
         section("Settings chosen on held-out training data; FedDUAL's one setting for all three", blocks["tuned"]),
-        Block(
+        tables.Block(
             "The settings chosen",
             ["algorithm", *DATASETS.values()],
             [
@@ -52,7 +50,7 @@ def draw(runs: Results, out: Path) -> Drawing:
         ),
     ]
     frame = pd.DataFrame([{"block": block, **cell} for block, cells in blocks.items() for cell in cells])
-    return Drawing(_tables.write("table1_accuracy", TITLE, sections, NOTES, frame, out), frame)
+    return Drawing(tables.write("table1_accuracy", TITLE, sections, NOTES, frame, out), frame)
 
 
 def _settings(runs: Results, dataset: str, row: str) -> str:
@@ -72,7 +70,7 @@ def _block(rows: Sequence[str], find: Any) -> list[dict[str, Any]]:
     return cells
 
 
-def section(title: str, cells: Sequence[dict[str, Any]], with_paper: bool = True) -> Block:
+def section(title: str, cells: Sequence[dict[str, Any]], with_paper: bool = True) -> tables.Block:
     """A part of the table: a line per row, three columns per data set (one without the paper's values)."""
     best = {
         dataset: max((c["accuracy"] for c in cells if c["dataset"] == dataset and _counts(c)), default=None)
@@ -86,10 +84,10 @@ def section(title: str, cells: Sequence[dict[str, Any]], with_paper: bool = True
         line = [LOOKS[row].label]
         for cell in (cell for cell in cells if cell["row"] == row):
             text = accuracy_text(cell)
-            line.append(Strong(text) if _counts(cell) and cell["accuracy"] == best[cell["dataset"]] else text)
+            line.append(tables.Strong(text) if _counts(cell) and cell["accuracy"] == best[cell["dataset"]] else text)
             line += [paper_text(cell), difference_text(cell)] if with_paper else []
         lines.append(line)
-    return Block(title, columns, lines)
+    return tables.Block(title, columns, lines)
 
 
 def _counts(cell: dict[str, Any]) -> bool:

@@ -11,9 +11,7 @@ import pandas as pd
 
 from figures._results import NOT_RUN, Drawing, Results, signed
 from figures._rows import paper_rounds
-from figures.charts import tables as _tables
-from figures.charts.style import LOOKS
-from figures.charts.tables import Block
+from figures.charts import LOOKS, tables
 from figures.paper import _timing
 from figures.paper import _values as _paper
 
@@ -32,10 +30,10 @@ def draw(runs: Results, out: Path) -> Drawing:
     for setting in _timing.SETTINGS:
         block = [_cell(runs, setting, row) for row in ROWS]
         columns = ["algorithm", "client", "paper", "difference", "server", "paper", "difference"]
-        sections.append(Block(setting.label, columns, [_line(cell) for cell in block]))
+        sections.append(tables.Block(setting.label, columns, [_line(cell) for cell in block]))
         cells += block
     frame = pd.DataFrame(cells)
-    return Drawing(_tables.write("table3_round_time", TITLE, sections, NOTES, frame, out), frame)
+    return Drawing(tables.write("table3_round_time", TITLE, sections, NOTES, frame, out), frame)
 
 
 def _cell(runs: Results, setting: _timing.Case, row: str) -> dict[str, Any]:
@@ -48,15 +46,10 @@ def _cell(runs: Results, setting: _timing.Case, row: str) -> dict[str, Any]:
         server = _timing.mean_seconds(found[0], "server_seconds")
     paper_client, paper_server = _paper.TABLE3.get(row, {}).get(setting.dataset, (np.nan, np.nan))
     return {
-        "dataset": setting.dataset,
-        "plain": setting.plain,
-        "row": row,
-        "rounds": len(found[0].timings) if found else 0,
-        "client_seconds": client,
-        "paper_client_seconds": paper_client,
-        "server_seconds": server,
-        "paper_server_seconds": paper_server,
-    }
+        "dataset": setting.dataset, "plain": setting.plain, "row": row,
+        "rounds": len(found[0].timings) if found else 0, "client_seconds": client,
+        "paper_client_seconds": paper_client, "server_seconds": server, "paper_server_seconds": paper_server,
+    }  # fmt: skip
 
 
 def _line(cell: dict[str, Any]) -> list[str]:

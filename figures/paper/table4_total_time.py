@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from figures._results import Drawing, Results
-from figures.charts import tables as _tables
 from figures.paper import _timing
 from figures.paper import _values as _paper
 
@@ -12,5 +11,4 @@ TITLE = "Table 4: time of a whole run (80, 150 and 180 rounds)"
 
 def draw(runs: Results, out: Path) -> Drawing:
     """Write table4_total_time.md, .tex and .csv."""
-    sections, frame = _timing.hours_table(runs, lambda run, _: _timing.total(run), _paper.TABLE4)
-    return Drawing(_tables.write("table4_total_time", TITLE, sections, _timing.NOTES, frame, out), frame)
+    return _timing.hours_table("table4_total_time", TITLE, runs, lambda run, _: _timing.total(run), _paper.TABLE4, out)

@@ -14,9 +14,7 @@ import pandas as pd
 from feddual.records.results import Trial
 from figures._results import NOT_RUN, Drawing, Results, signed
 from figures._rows import ALGORITHMS, DATASETS
-from figures.charts import tables as _tables
-from figures.charts.style import LOOKS
-from figures.charts.tables import Block, Strong
+from figures.charts import LOOKS, tables
 
 TITLE = "Trials on held-out training data: accuracy (%)"
 NOTES = (
@@ -49,7 +47,7 @@ def draw(runs: Results, out: Path) -> Drawing:
         _candidates("FedDUAL's candidates", ranked),
         *([_candidates("Further settings of FedDUAL, not tried on all data sets", others)] if len(others) else []),
     ]
-    return Drawing(_tables.write("tuning_table", TITLE, sections, NOTES, frame, out), frame)
+    return Drawing(tables.write("tuning_table", TITLE, sections, NOTES, frame, out), frame)
 
 
 def joint_gains(trials: Sequence[Trial]) -> dict[str, float]:
@@ -84,7 +82,7 @@ def _without(settings: str, common: Sequence[str]) -> str:
     return ", ".join(part for part in settings.split(", ") if part not in common)
 
 
-def _best(frame: pd.DataFrame, common: Sequence[str], leaders: Mapping[tuple[str, str], str]) -> Block:
+def _best(frame: pd.DataFrame, common: Sequence[str], leaders: Mapping[tuple[str, str], str]) -> tables.Block:
     lines = []
     for row in ALGORITHMS:
         line: list[Any] = [LOOKS[row].label]
@@ -101,27 +99,25 @@ def _best(frame: pd.DataFrame, common: Sequence[str], leaders: Mapping[tuple[str
                 line += [f"{best['accuracy']:.2f}", settings or "defaults", str(len(part))]
         lines.append(line)
     columns = ["algorithm", *(name for label in DATASETS.values() for name in (label, "settings", "trials"))]
-    return Block("The best of each algorithm", columns, lines)
+    return tables.Block("The best of each algorithm", columns, lines)
 
 
-def _candidates(title: str, part: pd.DataFrame) -> Block:
+def _candidates(title: str, part: pd.DataFrame) -> tables.Block:
     common = _common(part["settings"].to_list())
     lines = []
     for number, (settings, cells) in enumerate(part.groupby("settings", sort=False)):
         by_dataset = {str(cell["dataset"]): cell for cell in cells.to_dict("records")}
         gain = cells["joint_gain"].iloc[0]
         label = _without(str(settings), common) or "nothing else"
-        line = [Strong(label) if number == 0 and np.isfinite(gain) else label]
+        line = [tables.Strong(label) if number == 0 and np.isfinite(gain) else label]
         for name in DATASETS:
             cell = by_dataset.get(name)
             line.append(NOT_RUN if cell is None else f"{cell['accuracy']:.2f} ({_points(cell['gain'])})")
         lines.append([*line, _points(gain)])
     blank = [[NOT_RUN] * (len(DATASETS) + 2)]
     shared = f", all with {', '.join(common)}" if common else ""
-    return Block(
-        f"{title}{shared} (gain over FedAvg at 1e-3)",
-        ["settings", *DATASETS.values(), "mean gain"],
-        lines or blank,
+    return tables.Block(
+        f"{title}{shared} (gain over FedAvg at 1e-3)", ["settings", *DATASETS.values(), "mean gain"], lines or blank
     )
 
 

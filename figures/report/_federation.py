@@ -1,12 +1,10 @@
 """What the clients hold, and how FedDUAL's server listens to them."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
 from feddual.records.results import Recorded
+from figures._results import per_round
 from figures.charts.describe import Heat, Panel
 from figures.charts.scale import Scale
 from figures.general.client_histograms import title as partition_title
@@ -61,9 +59,9 @@ def barycenter(story: Story) -> Part:
     )
     panels, parts = [], []
     for quantity, (label, _, value) in BARYCENTER.items():
-        found = {group: _per_round(group.runs, value) for group in story.groups}
-        lines = [band(group, seeds) for group, seeds in found.items() if not seeds.empty]
-        parts += [tidy(group, seeds, quantity) for group, seeds in found.items() if not seeds.empty]
+        found = {group: seeds for group in story.groups if not (seeds := per_round(group.runs, value)).empty}
+        lines = [band(group, seeds) for group, seeds in found.items()]
+        parts += [tidy(group, seeds, quantity) for group, seeds in found.items()]
         if lines:
             panels.append(Panel(label, "communication round", label, lines, y_range=from_zero(lines)))
     if not parts:
@@ -74,11 +72,6 @@ def barycenter(story: Story) -> Part:
         every = pd.concat([frame.assign(run=group.label) for group, frame in weights.items()], ignore_index=True)
         charts.append(Exhibit("client-weights", [_weights(*pair) for pair in weights.items()], every, height=300))
     return Part("barycenter", "Inside FedDUAL", about, charts)
-
-
-def _per_round(runs: Sequence[Recorded], value: Callable[[dict[str, Any]], float | None]) -> pd.DataFrame:
-    columns = {run.seed: pd.Series({row["round"]: value(row) for row in run.metrics}, dtype=float) for run in runs}
-    return pd.DataFrame(columns, dtype=float).dropna(how="all")
 
 
 def _client_weights(group: Group) -> pd.DataFrame:
@@ -97,9 +90,8 @@ def _weights(group: Group, frame: pd.DataFrame) -> Panel:
     """Round by rank: how unevenly the barycenter listens, from its favourite client down."""
     ranked = frame.assign(rank=frame.groupby(["round", "tensor"])["weight"].rank(ascending=False, method="first"))
     table = ranked.pivot_table("weight", "rank", "round")
-    heat = Heat(
-        table.to_numpy(), Scale(0.0, float(np.nanmax(table.to_numpy())), label="weight"), x=table.columns.to_numpy()
-    )
+    scale = Scale(0.0, float(np.nanmax(table.to_numpy())), label="weight")
+    heat = Heat(table.to_numpy(), scale, x=table.columns.to_numpy())
     ranks = [str(int(rank)) for rank in table.index]
     note = "From the client it listens to most down, a mean over the layers' tensors"
     title = f"Clients' weights, {group.label}"

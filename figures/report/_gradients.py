@@ -69,10 +69,7 @@ def _definition(name: str, values: pd.Series) -> Option:
     log = chosen.is_norm and len(finite) and finite.min() > 0
     ends = np.log10([finite.min(), finite.max()]) if log else [finite.min(), finite.max()] if len(finite) else [0, 1]
     room = 0.05 * (ends[1] - ends[0] or 1)
-    layout = {
-        "yaxis.type": "log" if log else "linear",
-        "yaxis.range": [float(ends[0] - room), float(ends[1] + room)],
-    }
+    layout = {"yaxis.type": "log" if log else "linear", "yaxis.range": [float(ends[0] - room), float(ends[1] + room)]}
     return Option(name, f"{chosen.letter} {name.replace('_', ' ')}", chosen.formula, layout)
 
 
