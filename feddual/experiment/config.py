@@ -149,12 +149,6 @@ def _from_params(params: type[BaseModel], name: str) -> type[BaseModel]:
     return create_model(params.__name__, __base__=params, **fields)
 
 
-def variant(section: str, name: str) -> type[BaseModel]:
-    """The class that validates `section` when its name is `name`."""
-    found = plugins.find(VARIANTS[section], name, f"{section}.name")
-    return _from_params(found.Params, name) if section == "algorithm" else _from_signature(section, name, found)
-
-
 def found_by(values: Mapping[str, Any]) -> tuple[Any, ...]:
     """The functions and classes that an experiment's names stand for now: a cache must not outlive them."""
     named = [section for section in VARIANTS if "path" not in values[section]]
@@ -162,12 +156,14 @@ def found_by(values: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def section_class(section: str, values: Mapping[str, Any]) -> type[BaseModel]:
+    """The class that validates a section with these values: that of its variant."""
     if section == "dataset" and "path" in values:
         return _from_signature(section, "file", plugins.load_attribute("feddual.data.datasets:from_file", section))
     name = values.get("name")
     if not isinstance(name, str):
         raise UserError(f"{section}.name: {name!r} is not a name; for example {_EXAMPLES[section]}")
-    return variant(section, name)
+    found = plugins.find(VARIANTS[section], name, f"{section}.name")
+    return _from_params(found.Params, name) if section == "algorithm" else _from_signature(section, name, found)
 
 
 # --- resolving ------------------------------------------------------------------------------------------------------
