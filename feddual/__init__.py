@@ -39,20 +39,12 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "algorithms._base": "Algorithm Batch ClientContext ClientResult Outputs ServerState Slots Trained",
-    "api": "Run compare open replay rounds run",
-    "barycenter": "Barycenter",
-    "data.datasets": "Dataset",
-    "data.partition": "Partition",
-    "errors": "UserError",
-    "executors": "Executor",
-    "experiment.config": "Experiment resolve",
-    "experiment.schema": "Section",
-    "functional.layout": "Layout",
-    "probes": "ClientView Probe RoundView",
-    "records.sinks": "Sink",
-    "studies.runs": "StudyRuns open_study run_study",
-    "training.engine": "RoundRecord",
-}
+    "api": "Run compare open replay rounds run", "studies.runs": "StudyRuns open_study run_study",
+    "data.datasets": "Dataset", "data.partition": "Partition", "barycenter": "Barycenter",
+    "experiment.config": "Experiment resolve", "experiment.schema": "Section", "functional.layout": "Layout",
+    "probes": "ClientView Probe RoundView", "training.engine": "RoundRecord",
+    "errors": "UserError", "executors": "Executor", "records.sinks": "Sink",
+}  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 __all__ = [
     "Algorithm", "Barycenter", "Batch", "ClientContext", "ClientResult", "ClientView", "Dataset", "Executor",

@@ -38,9 +38,8 @@ def without_chatter() -> Iterator[None]:
         try:
             yield
         except BaseException:
-            os.dup2(saved, 2)
             held.seek(0)
-            os.write(2, held.read())
+            os.write(saved, held.read())
             raise
         finally:
             os.dup2(saved, 2)

@@ -42,10 +42,8 @@ def configure(threads: int = 1, device: str = "auto") -> str:
     if device == "auto":
         return "/GPU:0" if gpus else "/CPU:0"
     if device == "gpu" and not gpus:
-        raise UserError(
-            "runtime.device: 'gpu' was asked for, but TensorFlow sees no GPU; use 'auto' or 'cpu', or "
-            "install the extra: pip install 'feddual[gpu]'"
-        )
+        advice = "use 'auto' or 'cpu', or install the extra: pip install 'feddual[gpu]'"
+        raise UserError(f"runtime.device: 'gpu' was asked for, but TensorFlow sees no GPU; {advice}")
     return {"cpu": "/CPU:0", "gpu": "/GPU:0"}.get(device, f"/{device}")
 
 

@@ -193,10 +193,9 @@ def build(
         except UserError:
             raise
         except (TypeError, ValueError) as error:
-            raise UserError(
-                f"model.name: {name!r} cannot be built for inputs of shape {tuple(input_shape)} and "
-                f"{num_classes} classes: {str(error).splitlines()[0]}"
-            ) from error
+            wanted = f"inputs of shape {tuple(input_shape)} and {num_classes} classes"
+            said = f"{name!r} cannot be built for {wanted}: {str(error).splitlines()[0]}"
+            raise UserError(f"model.name: {said}") from error
     _check(model, name, num_classes)
     if preprocess == "auto":
         preprocess = "vgg16" if name in ("vgg16", "vgg16_finetune") else "unit"
@@ -207,10 +206,8 @@ def _check(model: Any, name: str, num_classes: int) -> None:
     if not isinstance(model, keras.Model):
         raise UserError(f"model.name: {name!r} returned {type(model).__name__}, not a keras.Model")
     if isinstance(model.output_shape, list) or tuple(model.output_shape) != (None, num_classes):
-        raise UserError(
-            f"model.name: {name!r} has outputs of shape {model.output_shape}; expected (None, "
-            f"{num_classes}), one logit per class"
-        )
+        wanted = f"(None, {num_classes}), one logit per class"
+        raise UserError(f"model.name: {name!r} has outputs of shape {model.output_shape}; expected {wanted}")
     activation = getattr(model.layers[-1], "activation", None)
     if isinstance(model.layers[-1], keras.layers.Softmax) or getattr(activation, "__name__", "") == "softmax":
         raise UserError(f"model.name: {name!r} ends in a softmax; return logits (no activation on the last layer)")

@@ -37,10 +37,8 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.every < 1 or self.log_spaced < 0 or any(index < 1 for index in self.rounds):
-            raise UserError(
-                f"probes: every must be at least 1, log_spaced at least 0 and rounds at least 1, got "
-                f"every={self.every}, log_spaced={self.log_spaced}, rounds={list(self.rounds)}"
-            )
+            got = f"every={self.every}, log_spaced={self.log_spaced}, rounds={list(self.rounds)}"
+            raise UserError(f"probes: every must be at least 1, log_spaced at least 0 and rounds at least 1, got {got}")
 
     def due(self, round_index: int, num_rounds: int) -> bool:
         """Whether round `round_index` (from 1) of `num_rounds` is measured."""

@@ -81,10 +81,9 @@ def of(experiment: Any, checkpoint: Any = None) -> Setting:
     network = models.build(experiment.model, shape, classes, seed, runtime.data_dir, preprocess)
     if checkpoint is not None:
         if checkpoint.layout != network.layout:
-            raise UserError(
-                f"{experiment.name}: the checkpoint of round {checkpoint.round_index} holds the weights of another "
-                f"model ({checkpoint.layout} against {network.layout}); was the model's code changed since?"
-            )
+            what = f"{experiment.name}: the checkpoint of round {checkpoint.round_index}"
+            said = f"holds the weights of another model ({checkpoint.layout} against {network.layout})"
+            raise UserError(f"{what} {said}; was the model's code changed since?")
         assign(network.model, checkpoint.weights)
     rows = datasets.held_out_rows(whole.y_train, share) if share else None
     return Setting(whole, whole if rows is None else whole.held_out(*rows), rows, network)

@@ -110,9 +110,8 @@ class FedDUAL(Algorithm):
 
     def check(self, experiment: Any) -> None:
         if self.params.barycenter == "free_support" and self.params.granularity != "tensor":
-            raise UserError(
-                f"algorithm.granularity: {self.params.granularity!r} has no units to match; free_support needs 'tensor'"
-            )
+            said = f"{self.params.granularity!r} has no units to match"
+            raise UserError(f"algorithm.granularity: {said}; free_support needs 'tensor'")
 
     # --- client: the adaptive loss
 

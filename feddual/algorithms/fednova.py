@@ -39,10 +39,8 @@ class FedNova(Algorithm):
 
     def check(self, experiment: Any) -> None:
         if self.params.proximal_weight and self.training.momentum:
-            raise UserError(
-                f"algorithm.proximal_weight: {self.params.proximal_weight} together with training.momentum = "
-                f"{self.training.momentum} has no agreed normaliser; set one of them to 0"
-            )
+            both = f"{self.params.proximal_weight} together with training.momentum = {self.training.momentum}"
+            raise UserError(f"algorithm.proximal_weight: {both} has no agreed normaliser; set one of them to 0")
 
     def adjust_gradient(self, ctx: ClientContext, gradient: Any, weights: Any) -> Any:
         if not self.params.proximal_weight:
@@ -70,11 +68,8 @@ class FedNova(Algorithm):
         change = update(result.weights, server.weights)
         direction = change / norm if norm else change
         plain, normalised, effective = acc or (None, None, 0.0)
-        return (
-            aggregation.add(plain, change, weight),
-            aggregation.add(normalised, direction, weight),
-            effective + weight * (steps if self.params.proximal_weight else norm),
-        )
+        effective += weight * (steps if self.params.proximal_weight else norm)
+        return aggregation.add(plain, change, weight), aggregation.add(normalised, direction, weight), effective
 
     def finish(self, server: ServerState, acc: Any, layout: Layout, num_clients: int) -> Finished:
         plain, normalised, effective = acc

@@ -38,10 +38,9 @@ class FedPVR(SCAFFOLD):
 
     def check(self, experiment: Any) -> None:
         super().check(experiment)
-        if self.params.momentum_uncorrected and self.training.optimizer != "sgd":
-            raise UserError(
-                f"algorithm.momentum_uncorrected: {self.params.momentum_uncorrected} needs training.optimizer 'sgd'"
-            )
+        value = self.params.momentum_uncorrected
+        if value and self.training.optimizer != "sgd":
+            raise UserError(f"algorithm.momentum_uncorrected: {value} needs training.optimizer 'sgd'")
 
     def momentum(self, layout: Layout) -> Any:
         if not self.params.momentum_uncorrected:

@@ -26,6 +26,8 @@ from feddual.errors import UserError
 from feddual.experiment.schema import Section
 from feddual.functional.layout import Layout
 
+Correction = Literal["pre", "post"]
+
 
 class SCAFFOLD(Algorithm):
     """FedAvg with control variates against client drift."""
@@ -34,9 +36,7 @@ class SCAFFOLD(Algorithm):
         """Keys of the `algorithm` section."""
 
         control: Literal["mean_grad", "option1", "option2"] = Field("mean_grad", description="how c_k is renewed")
-        correction: Literal["pre", "post"] = Field(
-            "pre", description="c - c_k added to the gradient, or after the step"
-        )
+        correction: Correction = Field("pre", description="c - c_k added to the gradient, or after the step")
         server_lr: float = Field(1.0, gt=0, description="eta_g")
         allow_invalid: bool = Field(False, description="let option2 run with an optimizer for which it is wrong")
 
@@ -61,8 +61,7 @@ class SCAFFOLD(Algorithm):
     def init_server(self, layout: Layout, weights: np.ndarray) -> Slots:
         return {"control": np.zeros(len(self.masked(layout)), np.float32)}
 
-    def init_client(self, layout: Layout, weights: np.ndarray) -> Slots:
-        return {"control": np.zeros(len(self.masked(layout)), np.float32)}
+    init_client = init_server
 
     def before_training(self, ctx: ClientContext) -> dict[str, Any]:
         where = self.masked(ctx.layout)
@@ -105,10 +104,9 @@ class SCAFFOLD(Algorithm):
 
     def finish(self, server: ServerState, acc: Any, layout: Layout, num_clients: int) -> Finished:
         models, controls = acc
-        mean = models.total / models.weight
-        weights = (
-            mean if self.params.server_lr == 1 else server.weights + self.params.server_lr * (mean - server.weights)
-        )
+        weights, rate = models.total / models.weight, self.params.server_lr
+        if rate != 1:
+            weights = server.weights + rate * (weights - server.weights)
         control = (server.slots["control"] + controls.total / num_clients).astype(np.float32)
         facts = {"control_norm": float(np.linalg.norm(control))}
         return replace(server, weights=weights.astype(np.float32), slots={"control": control}), facts

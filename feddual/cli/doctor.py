@@ -11,6 +11,8 @@ from feddual.data import datasets
 from feddual.errors import UserError
 from feddual.models import VGG16_FILE
 
+CPU_ONLY = "runs on the CPU; for NVIDIA: pip install 'feddual[gpu]'"
+
 
 def data_status(data_dir: str | None = None) -> list[dict[str, str]]:
     """Each data set: its state and where it lies."""
@@ -59,9 +61,7 @@ def _tensorflow() -> list[dict[str, Any]]:
     return [
         _check("TensorFlow", True, f"{found['tensorflow']} with Keras {found['keras']}, numpy {found['numpy']}"),
         _check("CPU", True, f"{found['cpu']}, {found['cores']} cores, {' '.join(found['cpu_features'])}"),
-        _check("GPU", True, gpus)
-        if gpus
-        else _check("GPU", None, "none seen", "runs on the CPU; for NVIDIA: pip install 'feddual[gpu]'"),
+        _check("GPU", bool(gpus) or None, gpus or "none seen", "" if gpus else CPU_ONLY),
     ]
 
 

@@ -159,7 +159,8 @@ class StoryProgress(Shown):
             stages: How many there will be.
             every: Seconds between plain lines about one bar, where nobody watches.
         """
-        facts, left = "{task.fields[unit]}  {task.fields[facts]}", TimeRemainingColumn(True, elapsed_when_finished=True)
+        facts = "{task.fields[unit]}  {task.fields[facts]}"
+        left = TimeRemainingColumn(compact=True, elapsed_when_finished=True)
         columns = ("  {task.description}", BarColumn(bar_width=16), MofNCompleteColumn(), facts, left)
         super().__init__(enabled, *columns, speed_estimate_period=120)  # a surface takes long
         self._stages, self._every, self._begun = stages, every, 0

@@ -36,9 +36,8 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key, for example training.rounds=20. Repeatable."),
 ]
-DataDir = Annotated[
-    str | None, typer.Option("--data-dir", help="Folder with data sets and pretrained weights, searched first.")
-]
+_DATA_DIR = "Folder with data sets and pretrained weights, searched first."
+DataDir = Annotated[str | None, typer.Option("--data-dir", help=_DATA_DIR)]
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
@@ -95,10 +94,9 @@ def _version(shown: bool) -> None:
         raise typer.Exit
 
 
+Version = Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")]
+
+
 @app.callback()
-def root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
+def root(version: Version = False) -> None:
     """Options of the command itself."""

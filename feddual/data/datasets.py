@@ -138,16 +138,13 @@ def _checked(name: str, place: Path, read: Reader, class_names: tuple[str, ...],
     y_train, y_test = y_train.ravel().astype(np.int64), y_test.ravel().astype(np.int64)
     dataset = Dataset(name, x_train, y_train, x_test, y_test, class_names, str(place))
     if len(x_train) != len(dataset.y_train) or len(x_test) != len(dataset.y_test):
-        raise UserError(
-            f"dataset {name}: {place} has {len(x_train)} + {len(x_test)} images but {len(dataset.y_train)} "
-            f"+ {len(dataset.y_test)} labels"
-        )
+        images, labels = (f"{len(train)} + {len(test)}" for train, test in ((x_train, x_test), (y_train, y_test)))
+        raise UserError(f"dataset {name}: {place} has {images} images but {labels} labels")
     known = slice(None) if with_test else slice(32)  # the first half is the training part's
     if dataset.fingerprint[known] != FINGERPRINTS[name][known]:
-        raise UserError(
-            f"dataset {name}: {place} does not hold the original images and labels (content hash "
-            f"{dataset.fingerprint[:12]}…, expected {FINGERPRINTS[name][:12]}…); delete or replace it"
-        )
+        hashes = f"(content hash {dataset.fingerprint[:12]}…, expected {FINGERPRINTS[name][:12]}…)"
+        said = f"{place} does not hold the original images and labels {hashes}"
+        raise UserError(f"dataset {name}: {said}; delete or replace it")
     return dataset
 
 
@@ -204,12 +201,10 @@ def save_npz(target: Path, **arrays: np.ndarray) -> None:
         np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
-def fmnist(
-    data_dir: str | None = None,
-    padded: Annotated[bool, Field(description="as 32 x 32 x 3: a black margin, the grey value three times")] = False,
-    *,
-    with_test: bool = True,
-) -> Dataset:
+Padded = Annotated[bool, Field(description="as 32 x 32 x 3: a black margin, the grey value three times")]
+
+
+def fmnist(data_dir: str | None = None, padded: Padded = False, *, with_test: bool = True) -> Dataset:
     """Fashion-MNIST: 60,000 + 10,000 grey images of 28 x 28, 10 classes (Xiao et al., 2017)."""
     found = _real("fmnist", FMNIST_CLASSES, data_dir, with_test)
     if not padded:
@@ -269,10 +264,8 @@ def from_arrays(
     """A user's arrays, if they pair up: grey images get a channel, pixels stay bytes, all else becomes float32."""
     for images, labels, part in ((x_train, y_train, "train"), (x_test, y_test, "test")):
         if len(images) == 0 or len(images) != labels.size or images.ndim < 2:
-            raise UserError(
-                f"{field}: x_{part} of shape {images.shape} and y_{part} of shape "
-                f"{labels.shape} do not pair up; expected (n, ...) and (n,) with n > 0"
-            )
+            shapes = f"x_{part} of shape {images.shape} and y_{part} of shape {labels.shape}"
+            raise UserError(f"{field}: {shapes} do not pair up; expected (n, ...) and (n,) with n > 0")
         if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0:
             raise UserError(f"{field}: y_{part} must be integers from 0, got {labels.dtype} from {labels.min()}")
         if np.issubdtype(images.dtype, np.floating) and not np.isfinite(images).all():
@@ -306,10 +299,8 @@ def load(config: Any, data_dir: str | None = None, with_test: bool = True) -> Da
     if isinstance(found, Dataset):
         return found
     if not (isinstance(found, tuple) and len(found) == 4):
-        raise UserError(
-            f"dataset.name: {name!r} returned {type(found).__name__}; expected a feddual.Dataset, or x_train, y_train, "
-            "x_test, y_test"
-        )
+        wanted = "a feddual.Dataset, or x_train, y_train, x_test, y_test"
+        raise UserError(f"dataset.name: {name!r} returned {type(found).__name__}; expected {wanted}")
     return replace(from_arrays(*map(np.asarray, found), field=f"dataset.name: {name!r}"), name=name)
 
 
@@ -340,8 +331,7 @@ def preprocess(images: np.ndarray, how: str) -> np.ndarray:
         values *= np.float32(1 / 255)
     elif how == "vgg16":
         if values.shape[-1] != 3:
-            raise UserError(
-                f"dataset.preprocess: 'vgg16' needs three colour channels, got images of shape {values.shape[1:]}"
-            )
+            shape = values.shape[1:]
+            raise UserError(f"dataset.preprocess: 'vgg16' needs three colour channels, got images of shape {shape}")
         values = values[..., ::-1] - np.array([103.939, 116.779, 123.68], np.float32)
     return values

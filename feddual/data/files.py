@@ -107,10 +107,10 @@ def _opened(path: Path) -> io.BytesIO:
 
 
 def _cifar_layouts(
-    folder: Path, inner: str, archive: str, train: list[str], test: str, key: bytes
+    folder: Path, name: str, inner: str, train: list[str], test: str, key: bytes
 ) -> Iterator[tuple[Path, Reader]]:
-    for sub in (".", f"{inner}-target", archive.removesuffix(".tar.gz"), "cifar10", "cifar100"):
-        unpacked, packed = folder / sub / inner, folder / sub / archive
+    for sub in (".", f"{inner}-target", f"{name}-python", "cifar10", "cifar100"):
+        unpacked, packed = folder / sub / inner, folder / sub / f"{name}-python.tar.gz"
         if (unpacked / test).is_file():
             yield unpacked, partial(_cifar, unpacked, inner, train, test, key)
         if packed.is_file():
@@ -125,10 +125,6 @@ def layouts(name: str, folder: Path) -> Iterator[tuple[Path, Reader]]:
         yield from _fmnist_layouts(folder)
     elif name == "cifar10":
         batches = [f"data_batch_{number}" for number in range(1, 6)]
-        yield from _cifar_layouts(
-            folder, "cifar-10-batches-py", "cifar-10-python.tar.gz", batches, "test_batch", b"labels"
-        )
+        yield from _cifar_layouts(folder, "cifar-10", "cifar-10-batches-py", batches, "test_batch", b"labels")
     else:
-        yield from _cifar_layouts(
-            folder, "cifar-100-python", "cifar-100-python.tar.gz", ["train"], "test", b"fine_labels"
-        )
+        yield from _cifar_layouts(folder, "cifar-100", "cifar-100-python", ["train"], "test", b"fine_labels")

@@ -16,10 +16,8 @@ def stratified(images: np.ndarray, labels: np.ndarray, per_class: int, seed: int
     # Sorting by content first makes the choice independent of the order in which a file stores the images.
     order = np.lexsort([*images.reshape(len(images), -1).T[::29], labels])
     images, labels = images[order], labels[order]
-    chosen = np.concatenate(
-        [rng.choice(np.flatnonzero(labels == label), per_class, replace=False) for label in range(10)]
-    )
-    chosen = rng.permutation(chosen)
+    classes = [np.flatnonzero(labels == label) for label in range(10)]
+    chosen = rng.permutation(np.concatenate([rng.choice(rows, per_class, replace=False) for rows in classes]))
     return images[chosen, ..., 0], labels[chosen].astype(np.uint8)
 
 

@@ -115,10 +115,8 @@ def split(labels: np.ndarray, config: Any) -> Partition:
         raise UserError(f"partition.num_clients: {name!r} made {result.num_clients} clients of {asked}")
     empty = np.flatnonzero(result.sizes == 0)
     if len(empty):
-        raise UserError(
-            f"partition.num_clients: {result.num_clients} clients leave {len(empty)} of them without a "
-            f"single one of the {len(labels)} examples; use fewer clients"
-        )
+        said = f"{asked} clients leave {len(empty)} of them without a single one of the {len(labels)} examples"
+        raise UserError(f"partition.num_clients: {said}; use fewer clients")
     return result
 
 
@@ -191,10 +189,8 @@ def dirichlet_classes(
     rng = np.random.default_rng(seed)
     clients = _class_wise(labels, num_clients, alpha, rng)
     if num_clients * min_size > len(labels):
-        raise UserError(
-            f"partition.min_size: {min_size} examples for {num_clients} clients are more than the "
-            f"{len(labels)} there are; at most {len(labels) // num_clients}"
-        )
+        said = f"{min_size} examples for {num_clients} clients are more than the {len(labels)} there are"
+        raise UserError(f"partition.min_size: {said}; at most {len(labels) // num_clients}")
     lists = [list(rng.permutation(client)) for client in clients]
     sizes = np.array([len(client) for client in lists])
     for client_id in np.flatnonzero(sizes < min_size):

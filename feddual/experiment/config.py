@@ -24,6 +24,11 @@ from feddual.experiment.schema import ExecutorName, Preprocess, Section, SinkNam
 
 Source = Union[str, Path, Mapping[str, Any], "Experiment"]
 
+_HELD_OUT = (
+    "share of the training data that is kept from the clients and tested on instead of the test set, which stays "
+    "unopened: for choosing settings"
+)
+
 
 class Training(Section):
     """How the federation trains. Optimizer, learning rate and weighting come from the protocol unless given."""
@@ -45,13 +50,7 @@ class Evaluation(Section):
 
     every: int = Field(1, ge=1, description="rounds between tests; the last round is always tested")
     batch_size: int = Field(100, ge=1, description="changes the speed only")
-    held_out: float = Field(
-        0.0,
-        ge=0,
-        le=0.5,
-        description="share of the training data that is kept from the clients and tested on instead of the test set, "
-        "which stays unopened: for choosing settings",
-    )
+    held_out: float = Field(0.0, ge=0, le=0.5, description=_HELD_OUT)
 
 
 class ProbeEntry(BaseModel):
@@ -150,12 +149,6 @@ def _from_params(params: type[BaseModel], name: str) -> type[BaseModel]:
     return create_model(params.__name__, __base__=params, **fields)
 
 
-def variant(section: str, name: str) -> type[BaseModel]:
-    """The class that validates `section` when its name is `name`."""
-    found = plugins.find(VARIANTS[section], name, f"{section}.name")
-    return _from_params(found.Params, name) if section == "algorithm" else _from_signature(section, name, found)
-
-
 def found_by(values: Mapping[str, Any]) -> tuple[Any, ...]:
     """The functions and classes that an experiment's names stand for now: a cache must not outlive them."""
     named = [section for section in VARIANTS if "path" not in values[section]]
@@ -163,12 +156,14 @@ def found_by(values: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def section_class(section: str, values: Mapping[str, Any]) -> type[BaseModel]:
+    """The class that validates a section with these values: that of its variant."""
     if section == "dataset" and "path" in values:
         return _from_signature(section, "file", plugins.load_attribute("feddual.data.datasets:from_file", section))
     name = values.get("name")
     if not isinstance(name, str):
         raise UserError(f"{section}.name: {name!r} is not a name; for example {_EXAMPLES[section]}")
-    return variant(section, name)
+    found = plugins.find(VARIANTS[section], name, f"{section}.name")
+    return _from_params(found.Params, name) if section == "algorithm" else _from_signature(section, name, found)
 
 
 # --- resolving ------------------------------------------------------------------------------------------------------
@@ -325,15 +320,11 @@ def _check_together(experiment: Experiment) -> None:
     clients: int = getattr(experiment.partition, "num_clients")  # noqa: B009 - every partition has it
     training = experiment.training
     if training.clients_per_round > clients:
-        raise UserError(
-            f"training.clients_per_round: {training.clients_per_round} is more than "
-            f"partition.num_clients = {clients}; at most {clients} is allowed"
-        )
+        said = f"{training.clients_per_round} is more than partition.num_clients = {clients}"
+        raise UserError(f"training.clients_per_round: {said}; at most {clients} is allowed")
     if training.optimizer == "adam" and training.momentum:
-        raise UserError(
-            f"training.momentum: {training.momentum} has no meaning with training.optimizer 'adam'; "
-            "use optimizer 'sgd' or leave momentum at 0"
-        )
+        said = f"{training.momentum} has no meaning with training.optimizer 'adam'"
+        raise UserError(f"training.momentum: {said}; use optimizer 'sgd' or leave momentum at 0")
     algorithm = plugins.find("algorithms", getattr(experiment.algorithm, "name"))  # noqa: B009 - every section has one
     algorithm(experiment.algorithm, training).check(experiment)
 

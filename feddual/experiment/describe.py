@@ -37,9 +37,8 @@ def _note(cls: type[BaseModel], name: str) -> str:
         return ""
     parts = [field.description] if field.description else []
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-    bounds = [
-        f"{sign} {getattr(item, key)}" for item in field.metadata for key, sign in signs.items() if hasattr(item, key)
-    ]
+    said = ((getattr(item, key, None), sign) for item in field.metadata for key, sign in signs.items())
+    bounds = [f"{sign} {bound}" for bound, sign in said if bound is not None]
     if bounds:
         parts.append(" and ".join(bounds))
     options = getattr(field.annotation, "__args__", ())

@@ -36,18 +36,14 @@ class Kind:
     dashed: bool = False  # the file gradient_norms.py is called gradient-norms
 
 
+_NORMS = "diagnostics.gradients"
+_DEFINITION = f"{_NORMS}.contract:Definition"
 KINDS = {
     "algorithms": Kind("algorithm", ("feddual.algorithms",), base="feddual.algorithms._base:Algorithm"),
     "barycenters": Kind("barycenter", ("feddual.barycenter:METHODS",)),
     "commands": Kind("diagnostics command", ("diagnostics.commands",), attribute="{}"),
     "datasets": Kind("data set", ("feddual.data.datasets:DATASETS",)),
-    "definitions": Kind(
-        "gradient-norm definition",
-        ("diagnostics.gradients.definitions",),
-        attribute="DEFINITION",
-        base="diagnostics.gradients.contract:Definition",
-        made=True,
-    ),
+    "definitions": Kind("gradient-norm definition", (f"{_NORMS}.definitions",), "DEFINITION", _DEFINITION, made=True),
     "executors": Kind("executor", ("feddual.executors",), attribute="create"),
     "figures": Kind("figure", ("figures.general", "figures.paper"), attribute="draw"),
     "models": Kind("model", ("feddual.models:MODELS",)),

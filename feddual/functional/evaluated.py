@@ -35,10 +35,8 @@ class Evaluated:
         self.is_copy = copy is not None
         self.whole: Any = copy if self.is_copy else model
         if not self.is_copy and (frozen or not dropout):
-            raise UserError(
-                f"model: {model.name!r} cannot be copied, which frozen=True and bn='recalibrate' with dropout need: "
-                f"{self.why}"
-            )
+            need = "which frozen=True and bn='recalibrate' with dropout need"
+            raise UserError(f"model: {model.name!r} cannot be copied, {need}: {self.why}")
         if self.is_copy and logits:
             with seeded_initialisers(0):
                 ended = cut.without_softmax(self.whole)
@@ -79,7 +77,6 @@ def check(model: Any) -> None:
     if not model.built:
         raise UserError(f"model: {model.name!r} has no weights yet; call it once or give it an Input")
     if is_functional(model) and (len(model.inputs) != 1 or len(model.outputs) != 1):
-        raise UserError(
-            f"model: {model.name!r} has {len(model.inputs)} inputs and {len(model.outputs)} outputs; surfaces need "
-            "one of each. Wrap it: keras.Model(one_input, one_output)"
-        )
+        said = f"{model.name!r} has {len(model.inputs)} inputs and {len(model.outputs)} outputs"
+        advice = "surfaces need one of each. Wrap it: keras.Model(one_input, one_output)"
+        raise UserError(f"model: {said}; {advice}")

@@ -38,9 +38,8 @@ def features(network: Network, images: np.ndarray, progress: Progress | None = N
 
 def feature_path(network: Network, images: np.ndarray) -> Path:
     """Where the features of these images are kept, whether they are there yet or not."""
-    key = hashlib.sha256(
-        f"{network.frozen_hash}:{network.prefix.output_shape}:{network.preprocess}:{images.dtype}{images.shape}".encode()
-    )
+    made = f"{network.frozen_hash}:{network.prefix.output_shape}:{network.preprocess}"
+    key = hashlib.sha256(f"{made}:{images.dtype}{images.shape}".encode())
     key.update(np.ascontiguousarray(images).data)
     return datasets.cache_dir() / "features" / f"{key.hexdigest()[:40]}.npy"
 

@@ -133,16 +133,12 @@ class Layout:
             The layout; the same for every build of the model.
         """
         entries: list[Entry] = []
-        position = 0
-        for trainable, variables in ((True, model.trainable_variables), (False, moving_statistics(model))):
-            owned = owners(model)
-            for variable in variables:
-                layer, key = owned[id(variable)]
-                role = variable.name
-                entries.append(
-                    Entry(f"{key}/{role}", key, type(layer).__name__, role, tuple(variable.shape), position, trainable)
-                )
-                position = entries[-1].stop
+        position, owned, num_trainable = 0, owners(model), len(model.trainable_variables)
+        for number, variable in enumerate(variables_of(model)):
+            (layer, key), role, shape = owned[id(variable)], variable.name, tuple(variable.shape)
+            kind, trainable = type(layer).__name__, number < num_trainable
+            entries.append(Entry(f"{key}/{role}", key, kind, role, shape, position, trainable))
+            position = entries[-1].stop
         return cls(entries)
 
 
@@ -200,10 +196,8 @@ def variables_of(model: Any) -> list[Any]:
 
 def read(model: Any) -> np.ndarray:
     """The model's current weights as a vector."""
-    variables = variables_of(model)
-    if not variables:
-        return np.zeros(0, np.float32)
-    return np.concatenate([np.asarray(variable, np.float32).ravel() for variable in variables])
+    values = [np.asarray(variable, np.float32).ravel() for variable in variables_of(model)]
+    return np.concatenate(values or [np.zeros(0, np.float32)])
 
 
 def assign(model: Any, vector: np.ndarray) -> None:
@@ -224,11 +218,10 @@ def update(local_weights: np.ndarray, global_weights: np.ndarray) -> np.ndarray:
 
 def layer_norms(layout: Layout, vector: np.ndarray) -> dict[str, float]:
     """The L2 norm of each layer's trainable entries, kernel and bias together."""
-    squares = {
-        name: sum(float(np.sum(np.square(vector[e.slice], dtype=np.float64))) for e in entries)
+    return {
+        name: sum(float(np.sum(np.square(vector[e.slice], dtype=np.float64))) for e in entries) ** 0.5
         for name, entries in layout.layers.items()
     }
-    return {name: square**0.5 for name, square in squares.items()}
 
 
 def fingerprint(*arrays: np.ndarray) -> str:

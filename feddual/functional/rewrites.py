@@ -27,9 +27,7 @@ class Convolutions:
         """Args: (convolution, pooling) pairs, and the model of what comes after them."""
         self.rest = rest
         self.variables = [variable for layer, _ in stages for variable in layer.trainable_variables]
-        self.stages = [
-            _Convolution(layer, pooling, images=not number) for number, (layer, pooling) in enumerate(stages)
-        ]
+        self.stages = [_Convolution(*stage, images=not number) for number, stage in enumerate(stages)]
 
     @classmethod
     def of(cls, model: Any) -> "Convolutions | None":
@@ -120,9 +118,8 @@ class _Convolution:
         rows = places[0] * steps[0][0] + places[2] * steps[0][1]
         columns = places[1] * steps[1][0] + places[3] * steps[1][1]
         depth = (rows * reach[1] + columns) * channels + places[4]
-        target = ((places[5] * self._window + places[0] * pool[1] + places[1]) * self._depth + depth).reshape(
-            self._window, -1
-        )
+        copies = (places[5] * self._window + places[0] * pool[1] + places[1]) * self._depth
+        target = (copies + depth).reshape(self._window, -1)
         self._kernel_index = np.full(self.filters * self._window * self._depth, target.shape[1], np.int32)
         self._kernel_index[target] = np.arange(target.shape[1])
         self._kernel_back = target.astype(np.int32)
@@ -132,9 +129,8 @@ class _Convolution:
 
     def linear(self, weights: list[Any], rows: Any, batch: Any) -> Any:
         """Traced: before the activation, shape (filters, places in the pooling window, outputs, batch)."""
-        values = tf.reshape(
-            self._product(weights[0], rows, batch), [self.filters, self._window, self.out[0] * self.out[1], batch]
-        )
+        shape = [self.filters, self._window, self.out[0] * self.out[1], batch]
+        values = tf.reshape(self._product(weights[0], rows, batch), shape)
         if self._use_bias:
             values += tf.reshape(weights[1], [self.filters, 1, 1, 1])
         return values

@@ -20,7 +20,7 @@ import filelock
 import numpy as np
 
 from feddual.errors import UserError
-from feddual.records.run_dir import atomic_write, npz_arrays, npz_bytes
+from feddual.records.run_dir import RunDir, atomic_write, npz_arrays, npz_bytes
 from feddual.records.slim import kept_surface
 
 ARRAYS = "surface.npz"
@@ -104,7 +104,7 @@ class Folder:
     def write(self, name: str, values: np.ndarray) -> None:
         """A chunk, whole or not at all."""
         if self._begun is not None:
-            atomic_write(self.path / MANIFEST, _json(self._begun))
+            RunDir(self.path).write_json(MANIFEST, self._begun)
             self._begun = None
         buffer = io.BytesIO()
         np.save(buffer, values)
@@ -113,7 +113,7 @@ class Folder:
     def finish(self, manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
         """Write the arrays, then the manifest; the chunks are no longer needed."""
         atomic_write(self.path / ARRAYS, npz_bytes(**arrays))
-        atomic_write(self.path / MANIFEST, _json(manifest))
+        RunDir(self.path).write_json(MANIFEST, manifest)
         shutil.rmtree(self.path / "chunks", ignore_errors=True)
 
 
@@ -161,19 +161,13 @@ def refuse_other(path: Path, what: str, found: Mapping[str, Any], asked: Mapping
     other = [key for key in {**found, **asked} if found.get(key) != asked.get(key)]
     differences = [f"  {key}: it has {_brief(found.get(key))}, asked for {_brief(asked.get(key))}" for key in other]
     if differences:
-        raise UserError(
-            f"out: {path} holds another {what}:\n" + "\n".join(differences) + "\n"
-            "Choose another folder; nothing was changed"
-        )
+        lines = [f"out: {path} holds another {what}:", *differences, "Choose another folder; nothing was changed"]
+        raise UserError("\n".join(lines))
 
 
 def _passing(name: str) -> bool:
     """Whether a file is no result: a lock, or what a kill left half written."""
     return name == ".lock" or (name.startswith(".") and name.endswith(".partial"))
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=1) + "\n").encode()
 
 
 def _brief(value: Any) -> str:

@@ -93,10 +93,8 @@ class RunSet:
         self.root = Path(root)
         found = all_runs(self.root)
         if not found and not self.root.is_dir():
-            raise UserError(
-                f"--runs: {self.root} is not a folder; name one with run directories, "
-                "or gather some with `python -m figures collect STUDY`"
-            )
+            advice = "name one with run directories, or gather some with `python -m figures collect STUDY`"
+            raise UserError(f"--runs: {self.root} is not a folder; {advice}")
         self._resolved: dict[str, dict[str, Any]] = {}  # what resolving gave, by all but name and seed
         self._studies: dict[Path, str | None] = {}  # names, by the runs' parents
         self.every = [self._read(run) for run in found]

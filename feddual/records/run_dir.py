@@ -19,6 +19,7 @@ import os
 import warnings
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,13 +121,10 @@ class RunDir:
 
     def append(self, log: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add rows to a log, in one write."""
-        text = _lines(rows)
+        data = _lines(rows).encode()
         self.path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path / f"{log}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            os.write(descriptor, text.encode())
-        finally:
-            os.close(descriptor)
+        with open(self.path / f"{log}.jsonl", "ab", buffering=0) as file:
+            file.write(data)
 
     def rows(self, log: str) -> list[dict[str, Any]]:
         """The whole rows of a log."""
@@ -213,10 +211,8 @@ class RunDir:
             except UserError as error:
                 warnings.warn(f"{error}; trying the one before it", stacklevel=2)
         if rounds:
-            raise UserError(
-                f"{self.path}: none of its {len(rounds)} checkpoints can be read; start anew in another "
-                "folder, or restore one of them"
-            )
+            said = f"{self.path}: none of its {len(rounds)} checkpoints can be read"
+            raise UserError(f"{said}; start anew in another folder, or restore one of them")
         return None
 
     def probe_path(self, name: str) -> Path:
@@ -263,11 +259,9 @@ class RunDir:
         if states.is_dir():
             needed: set[str] = set()
             for round_index in sorted(set(there) & wanted):
-                try:
+                with suppress(UserError):  # a damaged one: resuming will name it
                     refers = self.read_checkpoint(round_index).client_states
-                except UserError:
-                    continue  # resuming will name it
-                needed |= {self.client_state_path(client, digest).name for client, digest in refers.items()}
+                    needed |= {self.client_state_path(client, digest).name for client, digest in refers.items()}
             for path in states.iterdir():
                 if path.name not in needed:
                     path.unlink()

@@ -143,12 +143,9 @@ def combinations(grid: Mapping[str, Sequence[Any]]) -> Iterator[Overrides]:
 def cell_name(study: Study, source: str, row: str, settings: Overrides, *rest: str) -> str:
     """A name that says what differs within the study; it is the run's folder."""
     first = [re.sub(r"^paper-", "", Path(source).stem)] if len(study.experiments) > 1 else []
-    middle = [f"{key.rpartition('.')[2]}={_short(value)}" for key, value in settings.items()]
+    short = {key: f"{value:g}" if isinstance(value, float) else value for key, value in settings.items()}
+    middle = [f"{key.rpartition('.')[2]}={value}" for key, value in short.items()]
     return re.sub(r"[^\w.+=-]", "_", "-".join([*first, row, *middle, *rest]))
-
-
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 # --- running --------------------------------------------------------------------------------------------------------

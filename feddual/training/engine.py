@@ -205,10 +205,8 @@ class RunUnderWay:
             run.write_checkpoint(Checkpoint(0, self.server.weights, self.layout, self.server.slots, {}))
 
     def _view(self, probe: probes.Probe, round_index: int, previous: ServerState) -> probes.RoundView:
-        return probes.RoundView(
-            self.bench, self.experiment, round_index, self.total, self.run.probe_path(probe.name),
-            previous.weights, self.server.weights,
-        )  # fmt: skip
+        folder, weights = self.run.probe_path(probe.name), (previous.weights, self.server.weights)
+        return probes.RoundView(self.bench, self.experiment, round_index, self.total, folder, *weights)
 
     def _sample(self, tally: Tally) -> tuple[list[ClientTask], list[float]]:
         federation, server = self.bench.federation, self.server
@@ -312,10 +310,8 @@ def check_resumable(asked: Experiment, found: Experiment, path: Path) -> None:
     found_by_key = changes(before, now).items()
     differences = [f"  {key}: the run has {was!r}, asked for {asks!r}" for key, (was, asks) in found_by_key]
     if differences:
-        raise UserError(
-            f"--resume: {path} holds a run of another experiment:\n" + "\n".join(differences) + "\n"
-            "Only runtime, checkpoint, probes, sinks and a larger training.rounds may change."
-        )
+        allowed = "Only runtime, checkpoint, probes, sinks and a larger training.rounds may change."
+        raise UserError("\n".join([f"--resume: {path} holds a run of another experiment:", *differences, allowed]))
 
 
 def _write_facts(experiment: Experiment, run: RunDir, bench: workbench.Workbench) -> None:

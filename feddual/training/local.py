@@ -198,13 +198,13 @@ class LocalTraining:
         data = (tf.gather(ctx.x, order), tf.gather(ctx.y, order), order)
         num_batches = (ctx.num_examples + self.training.batch_size - 1) // self.training.batch_size
         none = tf.zeros([], state.weights.dtype)
-        _, state, loss_sum, correct = tf.while_loop(
-            lambda number, *_: number < num_batches,
-            lambda number, *carried: (
-                number + 1, *self._step(ctx, self._batch(data, number, ctx.num_examples), seed, norms, *carried)
-            ),
-            (0, state, none, none),
-        )  # fmt: skip
+
+        def step(number: Any, *carried: Any) -> Any:
+            batch = self._batch(data, number, ctx.num_examples)
+            return number + 1, *self._step(ctx, batch, seed, norms, *carried)
+
+        begin = (0, state, none, none)
+        _, state, loss_sum, correct = tf.while_loop(lambda number, *_: number < num_batches, step, begin)
         return state, loss_sum, correct, [ctx.epoch[name] for name in self.algorithm.epoch_facts]
 
     def _batch(self, data: Any, number: Any, num_examples: Any) -> Batch:
@@ -330,9 +330,8 @@ class LocalTraining:
             out = run(start, task.weights, task.server_slots, task.client_slots, inputs, labels, padded, count, dropout)
         out = tf.nest.map_structure(lambda tensor: tensor.numpy(), out)
         trained = Trained(**out | {"steps": int(out["steps"])})
-        ctx = ClientContext(
-            self.layout, task.weights, task.server_slots, task.client_slots, x, y, len(y), self.training.learning_rate
-        )
+        sent, rate = (task.weights, task.server_slots, task.client_slots), self.training.learning_rate
+        ctx = ClientContext(self.layout, *sent, x, y, len(y), rate)
         payload, slots = self.algorithm.finish_client(ctx, trained)
         metrics = self._metrics(task, trained, len(y))
         seconds = time.perf_counter() - started

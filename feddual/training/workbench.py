@@ -139,10 +139,8 @@ def _checked(network: Network, federation: Federation, on_features: bool, accele
     if apart <= TOLERANCE:
         return forward
     if forward.first is None:
-        raise UserError(
-            f"model.name: {network.model.name!r} as a function of its weights differs from the model itself by "
-            f"{apart:.1e} (relative); does a layer keep state outside its variables?"
-        )
+        said = f"as a function of its weights differs from the model itself by {apart:.1e} (relative)"
+        raise UserError(f"model.name: {network.model.name!r} {said}; does a layer keep state outside its variables?")
     warnings.warn(
         f"the rewritten convolutions differ from {network.model.name!r} by {apart:.1e} (relative) and are not used",
         stacklevel=2,
@@ -154,10 +152,8 @@ def use_jit(wish: Any, device: str, network: Network) -> bool:
     """Whether XLA compiles the loop: on a GPU by default; never with batch statistics, which padding would change."""
     normalised = network.layout.size > network.layout.num_trainable
     if wish is True and normalised:
-        raise UserError(
-            "runtime.jit: true is not possible with batch normalisation, whose statistics padded rows would "
-            "change; use auto or false"
-        )
+        said = "true is not possible with batch normalisation, whose statistics padded rows would change"
+        raise UserError(f"runtime.jit: {said}; use auto or false")
     return bool(wish is True or (wish == "auto" and "GPU" in device and not normalised))
 
 

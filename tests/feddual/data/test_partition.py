@@ -121,7 +121,7 @@ def test_shards_hold_few_classes():
 
 
 def test_more_clients_than_examples_is_an_error():
-    section = config.variant("partition", "iid")(num_clients=20)
+    section = config.section_class("partition", {"name": "iid"})(num_clients=20)
     with pytest.raises(UserError, match=r"partition\.num_clients: 20"):
         partition.split(np.arange(10), section)
 

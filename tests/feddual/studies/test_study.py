@@ -279,7 +279,7 @@ def test_the_test_part_stays_unopened(tmp_path, monkeypatch):
     np.savez(tmp_path / "cifar10.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
     known = datasets.content_hash(images, labels)[:32] + "0" * 32  # of a test part that is not this one
     monkeypatch.setitem(datasets.FINGERPRINTS, "cifar10", known)
-    section = config.variant("dataset", "cifar10")()
+    section = config.section_class("dataset", {"name": "cifar10"})()
     assert len(datasets.load(section, str(tmp_path), with_test=False).y_test) == 0
     with pytest.raises(UserError, match="does not hold the original"):
         datasets.load(section, str(tmp_path))
