@@ -1,20 +1,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from figures.charts.describe import (
-    Bars,
-    Chart,
-    Contour,
-    Heat,
-    Line,
-    Mark,
-    Panel,
-    Points,
-    Surface3D,
-    matplotlib,
-    plotly,
-    save,
-)
+from figures.charts.describe import Bars, Chart, Contour, Heat, Line, Mark, Panel, Points, Surface3D, save
 from figures.charts.scale import Scale, shared_scale
 from figures.charts.style import LOOKS, Look, look
 
@@ -26,6 +13,7 @@ __all__ = [
     "LOOKS", "Bars", "Chart", "Contour", "Heat", "Line", "Look", "Mark", "Panel", "Points", "Scale", "Surface3D",
     "gradients", "lines", "look", "matplotlib", "plotly", "runs", "save", "shared_scale", "surfaces", "tables",
 ]  # fmt: skip
+matplotlib, plotly = Chart.matplotlib, Chart.plotly  # of a chart
 
 
 def __getattr__(name: str) -> Any:

@@ -373,27 +373,3 @@ def save(chart: Chart, name: str, out: Path, formats: Sequence[str] = FORMATS) -
     for path, data in files.items():
         atomic_write(path, data)
     return list(files)
-
-
-def matplotlib(chart: Chart) -> "Figure":
-    """Draw a chart with matplotlib.
-
-    Args:
-        chart: What is drawn.
-
-    Returns:
-        A figure, for paper and for changes by hand.
-    """
-    return chart.matplotlib()
-
-
-def plotly(chart: Chart) -> "go.Figure":
-    """Draw a chart with plotly.
-
-    Args:
-        chart: What is drawn.
-
-    Returns:
-        A figure with values on hover, a legend to click, surfaces to turn.
-    """
-    return chart.plotly()

@@ -14,15 +14,13 @@ from figures.charts.style import COLOURS, FAINT, Look, look
 if TYPE_CHECKING:
     import pandas as pd
 
-    Runs = Mapping[str, Sequence[pd.DataFrame]]  # label -> the frames of its seeds
+    Frames = Sequence[pd.DataFrame]  # one per seed
+    Runs = Mapping[str, Frames]  # by label
 
 UNITS = {
-    "raw": "norm",
-    "rms": "norm / √size",
-    "relative": "norm / weight norm",
-    "scale_free": "norm × weight norm",
+    "raw": "norm", "rms": "norm / √size", "relative": "norm / weight norm", "scale_free": "norm × weight norm",
     "share": "share of squared norm",
-}
+}  # fmt: skip
 PROFILE = "ratio to IID"
 
 
@@ -63,13 +61,9 @@ def _by_round(table: "pd.DataFrame", scale: Scale, title: str, hatched: np.ndarr
 
 
 def ratio_heatmap(
-    base: "Sequence[pd.DataFrame]",
-    other: "Sequence[pd.DataFrame]",
-    name: str = "A",
-    normalisation: str = "rms",
-    limit: float | None = None,
+    base: "Frames", other: "Frames", name: str = "A", normalisation: str = "rms", limit: float | None = None,
     title: str = "",
-) -> Chart:
+) -> Chart:  # fmt: skip
     """Layer by round: log2 of other / base. Hatched where the seeds do not agree which is larger.
 
     Args:

@@ -18,22 +18,12 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from figures.charts.describe import Bars, Chart, Contour, Heat, Line, Mark, Panel, Points, Surface3D
 from figures.charts.scale import Scale
-from figures.charts.style import (
-    AZIMUTH,
-    DPI,
-    ELEVATION,
-    FAINT,
-    INK,
-    LEGEND_COLUMNS,
-    MATPLOTLIB,
-    THIN_MARKERS,
-    Look,
-    paler,
-)
+from figures.charts.style import AZIMUTH, DPI, ELEVATION, FAINT, INK, MATPLOTLIB, THIN_MARKERS, Look, paler
 
 # Without dates and versions the same numbers give the same file.
 METADATA: dict[str, dict[str, Any]] = {"png": {"Software": None}, "pdf": {"CreationDate": None}}
 LETTER = 0.068  # inches of a letter beside an axis
+LEGEND_COLUMNS = 5
 
 
 def figure(chart: Chart) -> Figure:

@@ -21,6 +21,18 @@ QUANTITIES = ("loss", "accuracy", "kappa", "rise_0.25", "rise_0.5", "rise_1")
 Chosen = Callable[[Mapping[str, Any]], bool]  # whether a run's config belongs to a group
 
 
+def run_of(algorithm: str, model: str, iid: bool = False) -> Chosen:
+    """Runs of an algorithm, as its paper has it, and a model on Fashion-MNIST: the paper's clients, or even ones."""
+
+    def chosen(config: Mapping[str, Any]) -> bool:
+        partition, asked = config["partition"], config["algorithm"]
+        found = (config["dataset"].get("name"), config["model"]["name"], asked["name"], asked["preset"] or "paper")
+        divided = partition["name"] == "iid" if iid else partition.get("alpha") == 0.01
+        return bool(divided) and found == ("fmnist", model, algorithm, "paper")
+
+    return chosen
+
+
 def draw(
     name: str, title: str, settings: Mapping[str, Mapping[str, Chosen]], runs: Results, out: Path, dataset: str
 ) -> Drawing:
