@@ -23,6 +23,9 @@ install: $(INSTALLED)  ## create .venv and install the package with its tools
 quickstart: $(INSTALLED)  ## the whole story on the built-in data, in minutes
 	$(BIN)/feddual quickstart
 
+test-fast: $(INSTALLED)  ## the inner loop: what takes a minute
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow and not heavy"
+
 test: $(INSTALLED)  ## the tests, in minutes
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
@@ -45,4 +48,4 @@ lab: $(INSTALLED)  ## JupyterLab with the notebooks, the kernel ready
 notebooks: $(INSTALLED)  ## run all notebooks and keep their outputs
 	$(BIN)/python notebooks/refresh.py
 
-.PHONY: help install quickstart test test-all lint bench lab notebooks
+.PHONY: help install quickstart test-fast test test-all lint bench lab notebooks

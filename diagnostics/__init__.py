@@ -4,30 +4,30 @@ Everything is imported when it is first used, so that `import diagnostics` is in
 """
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
+
+def _doors(package: str, homes: dict[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """A package's `__getattr__` and `__dir__`, from the names that each of its modules gives."""
+    known = {name: module for module, names in homes.items() for name in names.split()}
+
+    def found(name: str) -> Any:
+        if name in known:
+            return getattr(importlib.import_module(f"{package}.{known[name]}"), name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(sorted(known))}")
+
+    return found, lambda: sorted(known)
+
+
 _HOMES = {
-    "LossSurfaceProbe": "diagnostics.probes.loss_surface",
-    "Space": "diagnostics.surfaces.directions",
-    "Direction": "diagnostics.surfaces.directions",
-    "register_filter_axes": "diagnostics.surfaces.directions",
-    "Surface": "diagnostics.surfaces.results",
-    "Lines": "diagnostics.surfaces.results",
-    "Landscape": "diagnostics.landscape",
-    "loss_surface": "diagnostics.landscape",
-    "loss_lines": "diagnostics.landscape",
-    "compare_models": "diagnostics.flatness.compare",
-    "GradientNormProbe": "diagnostics.gradients.probe",
-    "GradientNormCallback": "diagnostics.gradients.callback",
-    "gradient_norms": "diagnostics.gradients.replay",
+    "landscape": "Landscape loss_surface loss_lines",
+    "surfaces.directions": "Direction Space register_filter_axes",
+    "surfaces.results": "Surface Lines",
+    "flatness.compare": "compare_models",
+    "gradients.probe": "GradientNormProbe",
+    "gradients.callback": "GradientNormCallback",
+    "gradients.replay": "gradient_norms",
+    "probes.loss_surface": "LossSurfaceProbe",
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'diagnostics' has no attribute {name!r}; it has {', '.join(sorted(_HOMES))}")
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOMES)
+__getattr__, __dir__ = _doors(__name__, _HOMES)

@@ -27,20 +27,11 @@ class Commands(TyperGroup):
 
 
 app = typer.Typer(
-    name="diagnostics",
-    cls=Commands,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
+    name="diagnostics", cls=Commands, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False,
     help="Look inside runs and models. Every command explains itself with --help.",
-)
+)  # fmt: skip
 for name in plugins.names("commands"):
     app.command(name)(guarded(plugins.find("commands", name)))
-
-
-@app.callback()
-def root() -> None:
-    """Keeps sub-commands sub-commands when there is only one."""
 
 
 if __name__ == "__main__":

@@ -143,9 +143,7 @@ class Landscape:
         if two_level is not None and not 1 <= two_level < count:
             raise UserError(f"two_level: must be from 1 to below the {count} samples, got {two_level}")
         running = Running(out, workers, executor, progress, on_preview)
-        found = Measurement(self, plane, [chosen], two_level).run(running)
-        assert isinstance(found, Surface)
-        return found
+        return Measurement(self, plane, [chosen], two_level).run(running)
 
     def lines(
         self,
@@ -191,9 +189,7 @@ class Landscape:
             chosen = [self._random(index, norm, layers, include) for index in np.arange(count).tolist()]
         else:
             chosen = usable(directions, self.space, None)
-        found = Measurement(self, line, [[one] for one in chosen]).run(Running(out, workers, executor, progress))
-        assert isinstance(found, Lines)
-        return found
+        return Measurement(self, line, [[one] for one in chosen]).run(Running(out, workers, executor, progress))
 
     def _random(self, index: int, norm: Norm, layers: Sequence[str], include: Sequence[str]) -> Direction:
         if self.settings["bn"] == "interpolate":

@@ -18,7 +18,7 @@ class PointProgress(Shown):
         console = Console(stderr=True)
         self._live = enabled and (console.is_terminal or console.is_jupyter)
         self._enabled, self._label, self._total = enabled, label, total
-        self._done = self._found = 0
+        self._done = 0
         self._started = self._said = time.perf_counter()
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("points"),
@@ -37,10 +37,3 @@ class PointProgress(Shown):
             rate = self._done / max(now - self._started, 1e-9)
             left = (self._total - self._done) / rate
             print(f"{self._label}: {self._done}/{self._total} points, {left:.0f} s left", file=sys.stderr, flush=True)
-
-    def say(self, text: str) -> None:
-        """A line between."""
-        if self._live:
-            self._bar.console.print(text, highlight=False)
-        elif self._enabled:
-            print(text, file=sys.stderr, flush=True)

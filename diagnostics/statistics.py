@@ -1,14 +1,11 @@
 """Every interval and spread of the project: over training seeds, directions, rounds."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from feddual import seeding
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def interval(draws: np.ndarray) -> tuple[float, float]:
@@ -73,7 +70,7 @@ def over_seeds(values: Sequence[float | None]) -> tuple[float, float]:
     return mean, float(known.std(ddof=1)) if len(known) > 1 else np.nan
 
 
-def band(seeds: "pd.DataFrame") -> "tuple[pd.Series, pd.Series, pd.Series]":
+def band(seeds: pd.DataFrame) -> tuple[pd.Series, pd.Series, pd.Series]:
     """The mean over seeds (columns) of each row, and one standard deviation below and above; one seed has none."""
     mean, std = seeds.mean(axis=1), seeds.std(axis=1, ddof=1).fillna(0)
     return mean, mean - std, mean + std

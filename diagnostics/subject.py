@@ -33,6 +33,8 @@ class Subject:
 
 def stratified_rows(labels: np.ndarray, images: int | None, seed: int = 0) -> np.ndarray:
     """Rows of a fixed subset with the classes in their proportions, in an order whose every beginning has them too."""
+    if images is not None and images < 1:
+        raise UserError(f"images: must be at least 1 (or None for all), got {images}")
     labels = np.asarray(labels)
     order = np.empty(len(labels))
     for number, label in enumerate(np.unique(labels)):
@@ -48,7 +50,6 @@ def of_arrays(model: Any, x: Any, y: Any, images: int | None, seed: int) -> Subj
     if x is None or y is None:
         raise UserError("x, y: a Keras model needs data to be evaluated on, as arrays: loss_surface(model, x, y)")
     x, y = checked_arrays(x, y)
-    _check_images(images)
     if y.ndim == 1 and (np.issubdtype(y.dtype, np.integer) or len(np.unique(y)) <= 1000):
         labels = y
     elif y.ndim == 2 and y.shape[1] > 1 and ((y == 0) | (y == 1)).all():
@@ -87,34 +88,25 @@ def of_run(
     """A run's global model and a subset of its pooled training (or test) data."""
     if split not in SPLITS:
         raise UserError(f"split: {split!r} is unknown; allowed: {', '.join(SPLITS)}")
-    _check_images(images)
-    config: Any = run.config
     directory = open_run(run.path)
     checkpoint = directory.last_good_checkpoint() if round_index is None else directory.read_checkpoint(round_index)
     if checkpoint is None:
         raise UserError(f"{run.path}: no checkpoint yet")
-    found = setting.of(config, checkpoint)
+    found = setting.of(run.config, checkpoint)
     images_of, labels = found.images(split)
     rows = stratified_rows(labels, images, seed)
     network = found.network
     features = network.prefix is not None
     originals = datasets.preprocess(images_of[rows[:FEW]], network.preprocess) if features else None
-    facts = {
-        "source": config.name,
-        "algorithm": config.algorithm.name,
-        "round": checkpoint.round_index,
-        "dataset": found.dataset.name,
-        "split": split,
-        "seed": seed,
-        "rows": fingerprint(rows.astype(np.int64)),
-    }
+    facts = facts_of(run.config, checkpoint.round_index, found.dataset.name, split, seed, rows)
     x, y = found.inputs(split, rows), labels[rows].astype(np.int32)
     return Subject(network.model, x, y, features, facts, originals=originals)
 
 
-def _check_images(images: int | None) -> None:
-    if images is not None and images < 1:
-        raise UserError(f"images: must be at least 1 (or None for all), got {images}")
+def facts_of(experiment: Any, round_index: int, data: str, split: str, seed: int, rows: np.ndarray) -> dict[str, Any]:
+    """Which model and which samples a measurement is of."""
+    about = {"source": experiment.name, "algorithm": experiment.algorithm.name, "round": round_index}
+    return about | {"dataset": data, "split": split, "seed": seed, "rows": fingerprint(rows.astype(np.int64))}
 
 
 def resolve(source: Any, x: Any, y: Any, round_index: int | None, split: str, images: int | None, seed: int) -> Subject:

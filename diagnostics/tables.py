@@ -4,16 +4,15 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from feddual.errors import UserError
 from feddual.records.run_dir import atomic_write
 
-if TYPE_CHECKING:
-    import pandas as pd
 
-
-def write(path: Path, identity: Mapping[str, Any], tables: "Mapping[str, pd.DataFrame]", **more: Any) -> None:
+def write(path: Path, identity: Mapping[str, Any], tables: Mapping[str, pd.DataFrame], **more: Any) -> None:
     """Write tables; numbers keep all their digits, what is not finite becomes null.
 
     Args:
@@ -38,12 +37,11 @@ def read(path: Path) -> dict[str, Any] | None:
         UserError: When it cannot be read.
     """
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: not readable ({error}); choose another folder") from error
-    return found
 
 
 def stored(path: Path | None, identity: Mapping[str, Any]) -> dict[str, Any] | None:

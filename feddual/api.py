@@ -1,5 +1,6 @@
 """What a notebook uses: `feddual.run`, `feddual.rounds`, `feddual.open`, `feddual.compare`."""
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -12,6 +13,8 @@ from feddual import display
 from feddual.data.partition import Partition
 from feddual.errors import UserError
 from feddual.experiment import config as configs
+from feddual.experiment.config import Source
+from feddual.probes import Probe
 from feddual.records.run_dir import RunDir
 from feddual.records.slim import open_run
 from feddual.records.summary import summarise
@@ -19,14 +22,25 @@ from feddual.records.summary import summarise
 if TYPE_CHECKING:
     import pandas as pd
 
-    from feddual.probes import Probe
     from feddual.training.engine import RoundRecord
+
+Folder = str | os.PathLike[str]
+Overrides = Mapping[str, Any] | None
+Probes = Sequence[Probe]
 
 
 class Run:
     """A run on disk, finished or not. Tables are read when asked for, and again after `refresh()`."""
 
-    def __init__(self, path: str | os.PathLike[str]):
+    def __init__(self, path: Folder):
+        """Open a run.
+
+        Args:
+            path: Its directory, or where it stands in slim results.
+
+        Raises:
+            UserError: When there is no run there.
+        """
         self._dir = open_run(path)
         self.path = Path(path)
         _ = self.config  # a folder without a run is refused now
@@ -82,22 +96,50 @@ class Run:
         return self._dir.checkpoint_rounds()
 
     def summary(self, target: float | None = None) -> dict[str, Any]:
-        """The run in a line: accuracy over the last 10 % of rounds, final, best, rounds and seconds to a target."""
+        """The run in a line: accuracy over the last 10 % of rounds, final, best, rounds and seconds to a target.
+
+        Args:
+            target: Accuracy to reach; by default the paper's for the data set.
+
+        Returns:
+            Numbers by name; None where there is nothing to tell.
+        """
         return summarise(self.config.to_dict(), self._dir.rows("metrics"), self._dir.rows("timings"), target)
 
     def weights(self, round_index: int | None = None) -> dict[str, np.ndarray]:
-        """The global weights after a round (the last kept one by default), by path."""
+        """The global weights after a round.
+
+        Args:
+            round_index: One of `checkpoints`; the last by default.
+
+        Returns:
+            Arrays by path, such as `dense1/kernel`.
+        """
         checkpoint = self._checkpoint(round_index)
         return checkpoint.layout.split(checkpoint.weights)
 
     def model(self, round_index: int | None = None) -> Any:
-        """The global model after a round as a keras.Model, from preprocessed images to logits."""
+        """The global model after a round.
+
+        Args:
+            round_index: One of `checkpoints`; the last by default.
+
+        Returns:
+            A keras.Model, from preprocessed images to logits.
+        """
         from feddual import setting
 
         return setting.of(self.config, self._checkpoint(round_index)).network.model
 
     def probe(self, name: str) -> "pd.DataFrame":
-        """What a probe recorded, as a tidy table."""
+        """What a probe recorded.
+
+        Args:
+            name: The probe's, such as `gradient-norms`.
+
+        Returns:
+            A tidy table.
+        """
         from feddual import probes
 
         folder = self._dir.probe_path(name)
@@ -134,12 +176,7 @@ class Run:
 
 
 def rounds(
-    source: configs.Source,
-    overrides: Mapping[str, Any] | None = None,
-    *,
-    out: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    probes: "Sequence[Probe]" = (),
+    source: Source, overrides: Overrides = None, *, out: Folder | None = None, resume: bool = False, probes: Probes = ()
 ) -> "Iterator[RoundRecord]":
     """Run an experiment and yield each round as it ends.
 
@@ -149,6 +186,19 @@ def rounds(
         out: The run directory; by default `runs/<name>`, with a number when that is taken.
         resume: Continue a run in `out`.
         probes: Probe objects, besides those of the config.
+
+    Yields:
+        What happened in each round.
+
+    Example:
+        >>> import tempfile, feddual
+        >>> tiny = {"dataset": {"name": "synthetic", "num_train": 60, "num_test": 20},
+        ...         "partition": {"name": "iid", "num_clients": 2}, "model": {"name": "mlp", "hidden": [4]},
+        ...         "algorithm": {"name": "fedavg"}, "training": {"rounds": 2, "clients_per_round": 2}}
+        >>> for record in feddual.rounds(tiny, out=f"{tempfile.mkdtemp()}/run"):
+        ...     print(record.round_index, record.metrics["num_clients"])
+        1 2
+        2 2
     """
     from feddual.training import engine
 
@@ -157,15 +207,33 @@ def rounds(
 
 
 def run(
-    source: configs.Source,
-    overrides: Mapping[str, Any] | None = None,
-    *,
-    out: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    probes: "Sequence[Probe]" = (),
-    progress: bool = True,
-) -> Run:
-    """Run an experiment to its end and return it; arguments as for `rounds`."""
+    source: Source, overrides: Overrides = None, *, out: Folder | None = None, resume: bool = False,
+    probes: Probes = (), progress: bool = True,
+) -> Run:  # fmt: skip
+    """Run an experiment to its end.
+
+    Args:
+        source: A preset's name, a YAML file, a mapping or an experiment.
+        overrides: Dotted keys, such as `{"training.rounds": 5}`.
+        out: The run directory; by default `runs/<name>`, with a number when that is taken.
+        resume: Continue a run in `out`.
+        probes: Probe objects, besides those of the config.
+        progress: Show a bar, or lines where there is no terminal.
+
+    Returns:
+        The run.
+
+    Example:
+        >>> import tempfile, feddual
+        >>> tiny = {"dataset": {"name": "synthetic", "num_train": 60, "num_test": 20},
+        ...         "partition": {"name": "iid", "num_clients": 2}, "model": {"name": "mlp", "hidden": [4]},
+        ...         "algorithm": {"name": "fedavg"}, "training": {"rounds": 2, "clients_per_round": 2}}
+        >>> run = feddual.run(tiny, out=f"{tempfile.mkdtemp()}/run", progress=False)
+        >>> list(run.metrics["round"])
+        [1, 2]
+        >>> run.weights()["dense1/kernel"].shape
+        (64, 4)
+    """
     from feddual.cli.progress import RunProgress
     from feddual.training import engine
 
@@ -177,7 +245,7 @@ def run(
     return Run(path)
 
 
-def replay(item: "Run | str | os.PathLike[str]", round_index: int, probes: "Sequence[Probe]", out: Path) -> None:
+def replay(item: Run | Folder, round_index: int, probes: Probes, out: Path) -> None:
     """Do one round of a run again, with probes: the same clients, batches and bits, from the checkpoint before it.
 
     Args:
@@ -202,13 +270,47 @@ def replay(item: "Run | str | os.PathLike[str]", round_index: int, probes: "Sequ
         pass
 
 
-def open(path: str | os.PathLike[str]) -> Run:
-    """The run in a directory."""
+def open(path: Folder) -> Run:
+    """The run in a directory.
+
+    Args:
+        path: The directory, or where a run stands in slim results.
+
+    Returns:
+        The run, finished or not.
+
+    Example:
+        >>> import tempfile, feddual
+        >>> tiny = {"dataset": {"name": "synthetic", "num_train": 60, "num_test": 20},
+        ...         "partition": {"name": "iid", "num_clients": 2}, "model": {"name": "mlp", "hidden": [4]},
+        ...         "algorithm": {"name": "fedavg"}, "training": {"rounds": 2, "clients_per_round": 2}}
+        >>> made = feddual.run(tiny, out=f"{tempfile.mkdtemp()}/run", progress=False)
+        >>> feddual.open(made.path).checkpoints
+        [2]
+    """
     return Run(path)
 
 
-def compare(*runs: "Run | str | os.PathLike[str]", target: float | None = None) -> "pd.DataFrame":
-    """A table with a row per run: accuracy, final and best round, rounds and seconds to a target."""
+def compare(*runs: Run | Folder, target: float | None = None) -> "pd.DataFrame":
+    """Runs side by side.
+
+    Args:
+        *runs: Runs, or their directories.
+        target: Accuracy to reach; by default the paper's for the data set.
+
+    Returns:
+        A row per run: accuracy, final and best round, rounds and seconds to the target.
+
+    Example:
+        >>> import tempfile, feddual
+        >>> tiny = {"dataset": {"name": "synthetic", "num_train": 60, "num_test": 20},
+        ...         "partition": {"name": "iid", "num_clients": 2}, "model": {"name": "mlp", "hidden": [4]},
+        ...         "algorithm": {"name": "fedavg"}, "training": {"rounds": 2, "clients_per_round": 2}}
+        >>> runs = [feddual.run(tiny, {"algorithm.name": name}, out=f"{tempfile.mkdtemp()}/{name}", progress=False)
+        ...         for name in ("fedavg", "fedprox")]
+        >>> list(feddual.compare(*runs)["algorithm"])
+        ['fedavg', 'fedprox']
+    """
     import pandas as pd
 
     opened = [item if isinstance(item, Run) else Run(item) for item in runs]
@@ -217,8 +319,5 @@ def compare(*runs: "Run | str | os.PathLike[str]", target: float | None = None) 
 
 def free_directory(name: str) -> Path:
     """`runs/<name>`, or the first of `runs/<name>-2`, `-3`, ... that does not exist."""
-    path, number = Path("runs") / name, 1
-    while path.exists():
-        number += 1
-        path = Path("runs") / f"{name}-{number}"
-    return path
+    candidates = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(path for path in map(Path("runs").joinpath, candidates) if not path.exists())

@@ -6,7 +6,7 @@ all of them a vector stands for the distribution of its values, each value with 
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -43,15 +43,9 @@ def _distances(p: np.ndarray, rows: np.ndarray, order: int) -> np.ndarray:
 
 
 def gibbs(
-    vectors: np.ndarray,
-    weights: np.ndarray,
-    epsilon: float = 1e-5,
-    relative: bool = False,
-    max_iter: int = 150,
-    tol: float = 1e-6,
-    distance: str = "w1",
-    start: np.ndarray | None = None,
-) -> Barycenter:
+    vectors: np.ndarray, weights: np.ndarray, epsilon: float = 1e-5, relative: bool = False, max_iter: int = 150,
+    tol: float = 1e-6, distance: str = "w1", start: np.ndarray | None = None,
+) -> Barycenter:  # fmt: skip
     """The fixed point of Eqs. 15-16: p <- sum_i a_i p_i, a = softmax(log lambda_i - W(p, p_i) / epsilon).
 
     The exponent stays in the log domain, so no epsilon underflows. The iteration can fall into cycles of two; then it
@@ -72,23 +66,21 @@ def gibbs(
     rows = vectors if distance == "l2" else np.sort(vectors, axis=1)
 
     def measure(p: np.ndarray) -> np.ndarray:
-        if distance == "l2":
-            return _distances(p, rows, 2)
-        return sorted_distances(p, rows, 1 if distance == "w1" else 2)
+        return _distances(p if distance == "l2" else np.sort(p), rows, 1 if distance == "w1" else 2)
+
+    def shares(p: np.ndarray) -> np.ndarray:
+        exponents = logs - measure(p) / epsilon
+        powers = np.exp(exponents - exponents.max())
+        return powers / powers.sum()
 
     p = mean if start is None else start
     if relative:
         epsilon *= float(np.median(measure(mean))) or 1.0
     with np.errstate(divide="ignore"):
         logs = np.log(weights)
-    theta, before, residual = 1.0, p, np.inf
-    step = 0
-    while step < max_iter:
-        step += 1
-        exponents = logs - measure(p) / epsilon
-        share = np.exp(exponents - exponents.max())
-        share /= share.sum()
-        moved = (1 - theta) * p + theta * _mean(vectors, share)
+    step, theta, before, residual = 0, 1.0, p, np.inf
+    for step in range(1, max_iter + 1):  # noqa: B007 - told in the end
+        moved = (1 - theta) * p + theta * _mean(vectors, shares(p))
         change = float(np.linalg.norm(moved - p))
         residual = change / (float(np.linalg.norm(p)) or 1.0)
         if residual > tol and np.linalg.norm(moved - before) < 1e-3 * change:
@@ -96,10 +88,7 @@ def gibbs(
         before, p = p, moved
         if residual <= tol:
             break
-    exponents = logs - measure(p) / epsilon
-    share = np.exp(exponents - exponents.max())
-    share /= share.sum()
-    return _result(p, step, residual, share, measure(p), mean)
+    return _result(p, step, residual, shares(p), measure(p), mean)
 
 
 def published(vectors: np.ndarray, weights: np.ndarray, epsilon: float = 1e-5, max_iter: int = 1000) -> Barycenter:
@@ -110,22 +99,18 @@ def published(vectors: np.ndarray, weights: np.ndarray, epsilon: float = 1e-5, m
     """
     p = np.mean(vectors, axis=0)
     rows = np.sort(vectors, axis=1).astype(np.float64)
-    share, residual = np.asarray(weights), np.inf
-    step = 0
-    while step < max_iter:
-        step += 1
+    step, share, residual = 0, np.asarray(weights), np.inf
+    for step in range(1, max_iter + 1):  # noqa: B007 - told in the end
         gammas = np.exp(-np.abs(rows - np.sort(p)).mean(1) / epsilon)
         share = weights * gammas
-        total = np.zeros_like(p)
-        moved = np.zeros_like(p)
+        total, moved = np.zeros_like(p), np.zeros_like(p)
         for vector, part in zip(vectors, share, strict=True):
             moved += part * vector
             total += part
         moved = moved / (total + 1e-10)
         residual = float(np.linalg.norm(moved - p) / (np.linalg.norm(p) or 1.0))
-        same = np.array_equal(moved, p)
-        p = moved
-        if same:
+        before, p = p, moved
+        if np.array_equal(p, before):
             break
     share = share / share.sum() if share.sum() > 0 else np.zeros(len(vectors))  # underflow: no client has a part in it
     return _result(p, step, residual, share, sorted_distances(p, rows), _mean(vectors, weights))
@@ -160,17 +145,14 @@ def geometric_median(vectors: np.ndarray, weights: np.ndarray, max_iter: int = 1
     """Eq. 13 with p = 2 taken literally (distances not squared): the geometric median of the sorted vectors."""
     rows = np.sort(vectors, axis=1).astype(np.float64)
     point = _mean(rows, weights)
-    step = 0
-    while step < max_iter:  # Weiszfeld
-        step += 1
+    for step in range(1, max_iter + 1):  # noqa: B007 - told in the end
         pull = weights / np.maximum(np.linalg.norm(rows - point, axis=1), 1e-12)
         moved = pull @ rows / pull.sum()
         change = float(np.linalg.norm(moved - point) / (np.linalg.norm(point) or 1.0))
         point = moved
         if change <= tol:
             break
-    found = _by_rank(point, vectors, weights, order=2)
-    return Barycenter(found.vector, step, change, found.client_weights, found.distances, found.from_mean)
+    return replace(_by_rank(point, vectors, weights, order=2), iterations=step, residual=change)
 
 
 def sinkhorn(
@@ -267,17 +249,8 @@ def _result(
     return Barycenter(vector, iterations, float(residual), share, distances, float(np.linalg.norm(vector - centre)))
 
 
-METHODS: dict[str, Callable[..., Barycenter]] = {
-    "gibbs": gibbs,
-    "published": published,
-    "quantile_w2": quantile_w2,
-    "quantile_w1": quantile_w1,
-    "geometric_median": geometric_median,
-    "sinkhorn": sinkhorn,
-    "free_support": free_support,
-    "mean": mean,
-    "zero": zero,
-}
+_ALL = (gibbs, published, quantile_w2, quantile_w1, geometric_median, sinkhorn, free_support, mean, zero)
+METHODS: dict[str, Callable[..., Barycenter]] = {method.__name__: method for method in _ALL}
 
 
 def facts(found: Barycenter) -> dict[str, Any]:

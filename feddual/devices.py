@@ -72,12 +72,10 @@ def environment() -> dict[str, Any]:
     return {
         "feddual": __version__,
         "python": platform.python_version(),
-        "tensorflow": tf.__version__,
-        "keras": keras.__version__,
-        "numpy": numpy.__version__,
+        **{module.__name__: module.__version__ for module in (tf, keras, numpy)},
         "platform": platform.platform(),
         "machine": platform.machine(),
-        "cpu": cpu_name(),
+        "cpu": _cpuinfo("model name") or platform.processor() or "unknown",
         "cpu_features": cpu_features(),
         "cores": os.cpu_count(),
         "gpus": [device.name for device in tf.config.list_physical_devices("GPU")],
@@ -94,10 +92,6 @@ def peak_memory() -> int | None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if platform.system() == "Darwin" else peak * 1024
-
-
-def cpu_name() -> str:
-    return _cpuinfo("model name") or platform.processor() or "unknown"
 
 
 def cpu_features() -> list[str]:

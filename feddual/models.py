@@ -24,45 +24,43 @@ Width = Annotated[int, Field(ge=1, description="units of the hidden layer")]
 Projection = Annotated[
     int, Field(ge=0, description="MOON's projection head: this many outputs of two layers before the last; 0 for none")
 ]
+BatchNorm = Annotated[bool, Field(description="batch normalisation after each convolution")]
+Dropout = Annotated[float, Field(ge=0, lt=1, description="after the two wide layers")]
 Hidden = Annotated[list[Width], Field(description="units of each hidden layer; none gives softmax regression")]
 
 
 def lenet5(input_shape: Shape, num_classes: int, activation: Activation = "relu", projection: Projection = 0) -> Any:
     """LeNet-5 (LeCun et al., 1998) on unpadded images: 44,426 parameters for 28 x 28 x 1 and 10 classes."""
-    layers = keras.layers
-    return keras.Sequential(
-        [
-            keras.Input(input_shape, name="images"),
-            layers.Conv2D(6, 5, activation=activation, name="conv1"),
-            layers.AveragePooling2D(2, name="pool1"),
-            layers.Conv2D(16, 5, activation=activation, name="conv2"),
-            layers.AveragePooling2D(2, name="pool2"),
-            layers.Flatten(name="flatten"),
-            layers.Dense(120, activation=activation, name="dense1"),
-            layers.Dense(84, activation=activation, name="dense2"),
-            *_output(84, num_classes, projection),
-        ],
-        name="lenet5",
-    )
+    return _lenet("lenet5", input_shape, num_classes, projection, activation, filters=16, flat=True)
 
 
 def lenet_published(input_shape: Shape, num_classes: int, projection: Projection = 0) -> Any:
     """The network of the public FedDUAL code: tanh, six filters twice, Dense 120 per pixel; 164,116 parameters."""
+    return _lenet("lenet_published", input_shape, num_classes, projection, "tanh", filters=6, flat=False)
+
+
+def _lenet(
+    name: str, input_shape: Shape, num_classes: int, projection: int, activation: str, filters: int, flat: bool
+) -> Any:
+    """LeNet with so many filters in its second convolution; `flat` where its first dense layer sees all pixels."""
     layers = keras.layers
-    return keras.Sequential(
-        [
-            keras.Input(input_shape, name="images"),
-            layers.Conv2D(6, 5, activation="tanh", name="conv1"),
-            layers.AveragePooling2D(2, name="pool1"),
-            layers.Conv2D(6, 5, activation="tanh", name="conv2"),
-            layers.AveragePooling2D(2, name="pool2"),
-            layers.Dense(120, activation="tanh", name="dense1"),
-            layers.Flatten(name="flatten"),
-            layers.Dense(84, activation="tanh", name="dense2"),
-            *_output(84, num_classes, projection),
-        ],
-        name="lenet_published",
+    return _chain(
+        name,
+        input_shape,
+        layers.Conv2D(6, 5, activation=activation, name="conv1"),
+        layers.AveragePooling2D(2, name="pool1"),
+        layers.Conv2D(filters, 5, activation=activation, name="conv2"),
+        layers.AveragePooling2D(2, name="pool2"),
+        *([layers.Flatten(name="flatten")] if flat else []),
+        layers.Dense(120, activation=activation, name="dense1"),
+        *([] if flat else [layers.Flatten(name="flatten")]),
+        layers.Dense(84, activation=activation, name="dense2"),
+        *_output(84, num_classes, projection),
     )
+
+
+def _chain(name: str, input_shape: Shape, *layers: Any) -> Any:
+    return keras.Sequential([keras.Input(input_shape, name="images"), *layers], name=name)
 
 
 def mlp(
@@ -73,35 +71,16 @@ def mlp(
 ) -> Any:
     """Fully connected layers."""
     layers = keras.layers
-    return keras.Sequential(
-        [
-            keras.Input(input_shape, name="images"),
-            layers.Flatten(name="flatten"),
-            *(layers.Dense(units, activation=activation, name=f"dense{i}") for i, units in enumerate(hidden, 1)),
-            layers.Dense(num_classes, name="output"),
-        ],
-        name="mlp",
-    )
+    stack = [layers.Dense(units, activation=activation, name=f"dense{i}") for i, units in enumerate(hidden, 1)]
+    return _chain("mlp", input_shape, layers.Flatten(name="flatten"), *stack, layers.Dense(num_classes, name="output"))
 
 
-def vgg_small(
-    input_shape: Shape,
-    num_classes: int,
-    batch_norm: Annotated[bool, Field(description="batch normalisation after each convolution")] = False,
-) -> Any:
+def vgg_small(input_shape: Shape, num_classes: int, batch_norm: BatchNorm = False) -> Any:
     """Six 3 x 3 convolutions in the manner of VGG, all trainable: 7 million multiply-adds for 32 x 32 x 3."""
     layers = keras.layers
-    stack = [keras.Input(input_shape, name="images")]
-    for block, width in enumerate((16, 24, 48), 1):
-        for number in (1, 2):
-            stack += _convolution(width, f"block{block}_conv{number}", batch_norm)
-        stack.append(layers.MaxPooling2D(2, name=f"block{block}_pool"))
-    stack += [
-        layers.Flatten(name="flatten"),
-        layers.Dense(64, activation="relu", name="dense1"),
-        layers.Dense(num_classes, name="output"),
-    ]
-    return keras.Sequential(stack, name="vgg_small")
+    stack = [*_blocks([(16, 2), (24, 2), (48, 2)], batch_norm), layers.Flatten(name="flatten")]
+    stack.append(layers.Dense(64, activation="relu", name="dense1"))
+    return _chain("vgg_small", input_shape, *stack, layers.Dense(num_classes, name="output"))
 
 
 def _output(width: int, num_classes: int, projection: int) -> list[Any]:
@@ -115,11 +94,7 @@ def _output(width: int, num_classes: int, projection: int) -> list[Any]:
 
 
 def vgg16(
-    input_shape: Shape,
-    num_classes: int,
-    hidden: Width = 64,
-    weights: Weights = "imagenet",
-    projection: Projection = 0,
+    input_shape: Shape, num_classes: int, hidden: Width = 64, weights: Weights = "imagenet", projection: Projection = 0
 ) -> Any:
     """ImageNet's VGG16 convolutions, frozen, average pooling, Dense `hidden`, Dense classes: a trained head."""
     return _vgg16(input_shape, num_classes, hidden, weights, projection, trainable=False)
@@ -130,23 +105,25 @@ def vgg16_finetune(input_shape: Shape, num_classes: int, hidden: Width = 64, wei
     return _vgg16(input_shape, num_classes, hidden, weights, 0, trainable=True)
 
 
-def vgg16_bn_cifar(
-    input_shape: Shape,
-    num_classes: int,
-    dropout: Annotated[float, Field(ge=0, lt=1, description="after the two wide layers")] = 0.5,
-) -> Any:
+def vgg16_bn_cifar(input_shape: Shape, num_classes: int, dropout: Dropout = 0.5) -> Any:
     """VGG16 with batch normalisation and two layers of 4096, as FedMut trains it from scratch; 33.6 M parameters."""
     layers = keras.layers
-    stack = [keras.Input(input_shape, name="images")]
-    for block, (width, count) in enumerate(((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)), 1):
-        for number in range(1, count + 1):
-            stack += _convolution(width, f"block{block}_conv{number}", batch_norm=True)
-        stack.append(layers.MaxPooling2D(2, name=f"block{block}_pool"))
+    stack = _blocks([(64, 2), (128, 2), (256, 3), (512, 3), (512, 3)], batch_norm=True)
     stack.append(layers.Flatten(name="flatten"))
     for number in (1, 2):
         stack.append(layers.Dense(4096, activation="relu", name=f"dense{number}"))
         stack.append(layers.Dropout(dropout, name=f"dropout{number}"))
-    return keras.Sequential([*stack, layers.Dense(num_classes, name="output")], name="vgg16_bn_cifar")
+    return _chain("vgg16_bn_cifar", input_shape, *stack, layers.Dense(num_classes, name="output"))
+
+
+def _blocks(blocks: Sequence[tuple[int, int]], batch_norm: bool) -> list[Any]:
+    """Blocks of (width, how many) convolutions, each with pooling behind it."""
+    stack: list[Any] = []
+    for block, (width, count) in enumerate(blocks, 1):
+        for number in range(1, count + 1):
+            stack += _convolution(width, f"block{block}_conv{number}", batch_norm)
+        stack.append(keras.layers.MaxPooling2D(2, name=f"block{block}_pool"))
+    return stack
 
 
 def _convolution(width: int, name: str, batch_norm: bool) -> list[Any]:
@@ -193,23 +170,17 @@ def _load_vgg16(base: Any, weights: str) -> None:
         ) from error
 
 
-MODELS: dict[str, Callable[..., Any]] = {
-    builder.__name__: builder
-    for builder in (lenet5, lenet_published, mlp, vgg16, vgg16_bn_cifar, vgg16_finetune, vgg_small)
-}
+_ALL = (lenet5, lenet_published, mlp, vgg16, vgg16_bn_cifar, vgg16_finetune, vgg_small)
+MODELS: dict[str, Callable[..., Any]] = {builder.__name__: builder for builder in _ALL}
 
 
 # --- networks -------------------------------------------------------------------------------------------------------
 
 
 def build(
-    config: Any,
-    input_shape: Shape,
-    num_classes: int,
-    seed: int = 0,
-    data_dir: str | None = None,
+    config: Any, input_shape: Shape, num_classes: int, seed: int = 0, data_dir: str | None = None,
     preprocess: str = "auto",
-) -> Network:
+) -> Network:  # fmt: skip
     """Build the network of a config's `model` section; the same seed gives the same initial weights."""
     parameters = config.model_dump()
     name = parameters.pop("name")

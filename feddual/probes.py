@@ -71,18 +71,40 @@ class View:
         return self._bench.evaluator.labels
 
     def test_logits(self, weights: np.ndarray) -> np.ndarray:
-        """The network's answers to the server's test data, with given weights: (examples, classes)."""
+        """The network's answers to the server's test data.
+
+        Args:
+            weights: A weight vector, (layout.size,).
+
+        Returns:
+            Logits, (examples, classes).
+        """
         return self._bench.evaluator.logits(weights)
 
     def test(self, count: int) -> tuple[Any, np.ndarray]:
-        """At most so many of the server's test examples, inputs and labels: the same ones every time."""
+        """Some of the server's test examples, the same ones every time.
+
+        Args:
+            count: How many, at most.
+
+        Returns:
+            Inputs as the network takes them, and labels.
+        """
         from feddual._lazy import tf
 
         rows = np.random.default_rng(0).permutation(len(self.test_labels))[:count]
         return tf.gather(self._bench.evaluator.inputs, rows), self.test_labels[rows]
 
     def activations(self, weights: np.ndarray, inputs: Any) -> dict[str, np.ndarray]:
-        """The output of each layer that has trained weights, (examples, values), by the layer's name."""
+        """The output of each layer that has trained weights.
+
+        Args:
+            weights: A weight vector, (layout.size,).
+            inputs: As the network takes them.
+
+        Returns:
+            Arrays (examples, values) by the layer's name.
+        """
         return self._bench.activations(weights, inputs)
 
 
@@ -102,7 +124,15 @@ class ClientView(View):
         return self.experiment.training.learning_rate
 
     def gradient(self, weights: np.ndarray, rows: Any = None) -> np.ndarray:
-        """The gradient of the mean cross-entropy over the client's data, or some rows of it, without dropout."""
+        """The gradient of the mean cross-entropy over the client's data, without dropout.
+
+        Args:
+            weights: Where, a weight vector.
+            rows: Positions in the client's data; all of it by default.
+
+        Returns:
+            The gradient, (layout.num_trainable,).
+        """
         from feddual._lazy import tf
 
         x, y = (self.x, self.y) if rows is None else (tf.gather(self.x, rows), self.y[rows])
@@ -138,21 +168,35 @@ class RoundView(View):
         return self._bench.network.model
 
     def gradient(self, weights: np.ndarray, inputs: Any, labels: np.ndarray) -> np.ndarray:
-        """The gradient of the mean cross-entropy over given examples."""
+        """The gradient of the mean cross-entropy over given examples.
+
+        Args:
+            weights: Where, a weight vector.
+            inputs: As the network takes them.
+            labels: Of the same examples.
+
+        Returns:
+            The gradient, (layout.num_trainable,).
+        """
         return self._bench.gradient(weights, inputs, labels)
 
     def append(self, rows: Sequence[Mapping[str, Any]], log: str = LOG) -> None:
-        """Add rows to `<log>.jsonl` in the probe's folder; each needs a key `round`, and something beside its place."""
-        from feddual.records.run_dir import RunDir
+        """Add rows to a log in the probe's folder.
 
+        Args:
+            rows: Each needs a key `round`; those that tell nothing beside round and client are left out.
+            log: The file's name without `.jsonl`.
+        """
         told = [row for row in rows if row.keys() - {"round", "client"}]
         if told:
             RunDir(self.folder).append(log, [{key: _plain(value) for key, value in row.items()} for row in told])
 
     def cut_back(self, log: str = LOG) -> None:
-        """Forget the rows of rounds after this one, which a resumed run does again."""
-        from feddual.records.run_dir import RunDir
+        """Forget the rows of rounds after this one, which a resumed run does again.
 
+        Args:
+            log: The file's name without `.jsonl`.
+        """
         RunDir(self.folder).cut_back(self.round_index, [log])
 
 
@@ -164,6 +208,7 @@ class Probe:
 
     Example:
         >>> import numpy as np
+        >>> from feddual import Probe
         >>> class Moved(Probe):
         ...     name = "moved"
         ...
@@ -179,14 +224,32 @@ class Probe:
     step_norms: Literal["", "layers", "variables"] = ""
 
     def __init__(self, every: int = 1, rounds: Sequence[int] = (), log_spaced: int = 0):
+        """Choose the rounds to measure.
+
+        Args:
+            every: Each n-th round.
+            rounds: These rounds instead.
+            log_spaced: About so many rounds instead, spread over the logarithm.
+        """
         self.schedule = Schedule(every, tuple(rounds), log_spaced)
 
     def client_measure(self, view: ClientView) -> dict[str, Any]:
-        """Runs in the worker after a client has trained: arrays and numbers, returned with the client's result."""
+        """Runs in the worker after a client has trained.
+
+        Args:
+            view: The client's data and weights, before and after.
+
+        Returns:
+            Arrays and numbers by name, which travel with the client's result.
+        """
         return {}
 
     def start(self, view: RoundView) -> None:
-        """Runs on the host before the first round, and after a resume: forget what lies after `view.round_index`."""
+        """Runs on the host before the first round, and after a resume: forget what lies after `view.round_index`.
+
+        Args:
+            view: The last round done, 0 for none.
+        """
         view.cut_back()
 
     def accumulate(self, acc: Any, result: "ClientResult", weights: np.ndarray, share: float) -> Any:
@@ -199,16 +262,32 @@ class Probe:
             result: The client's result, `result.probes[name]` what `client_measure` returned.
             weights: The global weights the client began with.
             share: The client's weight in the average, before it is normalised.
+
+        Returns:
+            Whatever `record` needs of the clients so far.
         """
         return None
 
     def record(self, view: RoundView, measured: Mapping[int, dict[str, Any]], acc: Any) -> None:
-        """Runs on the host after a measured round, with what each client returned and what was accumulated."""
+        """Runs on the host after a measured round.
+
+        Args:
+            view: The round, its weights and the folder to record in.
+            measured: What `client_measure` returned, by client.
+            acc: What `accumulate` returned for the last client.
+        """
         view.append([{"round": view.round_index, "client": client, **found} for client, found in measured.items()])
 
     @classmethod
     def read(cls, folder: Path) -> "pd.DataFrame":
-        """What was recorded in `probes/<name>/` of a run."""
+        """What was recorded.
+
+        Args:
+            folder: `probes/<name>/` of a run.
+
+        Returns:
+            All rows in one table.
+        """
         import pandas as pd
 
         recorded = RunDir(folder)
@@ -224,8 +303,7 @@ def _plain(value: Any) -> Any:
 
 def find(name: str) -> type[Probe]:
     """The class of a probe: one of the diagnostics package or of an installed one, or `module:Class`."""
-    found: type[Probe] = plugins.find("probes", name, "probes")
-    return found
+    return plugins.find("probes", name, "probes")
 
 
 def create(settings: Mapping[str, Any]) -> Probe:
@@ -233,10 +311,9 @@ def create(settings: Mapping[str, Any]) -> Probe:
     parameters = dict(settings)
     name = parameters.pop("name")
     try:
-        probe: Probe = find(name)(**parameters)
+        return find(name)(**parameters)
     except TypeError as error:
         raise UserError(f"probes: {name!r} does not take {sorted(parameters)}: {error}") from error
-    return probe
 
 
 def parse(text: str) -> dict[str, Any]:

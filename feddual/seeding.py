@@ -40,8 +40,6 @@ def sample_clients(run_seed: int, round_index: int, num_clients: int, clients_pe
 
 def batch_orders(run_seed: int, round_index: int, client_id: int, num_examples: int, epochs: int) -> np.ndarray:
     """The order in which a client visits its examples, one row an epoch: int32, shape (epochs, num_examples)."""
-    orders = [
-        generator(run_seed, "batches", round_index, client_id, epoch).permutation(num_examples)
-        for epoch in range(epochs)
-    ]
+    rngs = [generator(run_seed, "batches", round_index, client_id, epoch) for epoch in range(epochs)]
+    orders = [rng.permutation(num_examples) for rng in rngs]
     return np.array(orders, np.int32).reshape(epochs, num_examples)

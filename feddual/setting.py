@@ -34,11 +34,9 @@ class Setting:
 
         Features come from the cache that training filled, or are computed for these rows only.
         """
-        images, _ = self.images(split)
         if self.network.prefix is None:
-            return datasets.preprocess(images[rows], self.network.preprocess)
-        held = self.rows is not None
-        everything = self.whole.x_train if split == "train" or held else self.whole.x_test
+            return datasets.preprocess(self.images(split)[0][rows], self.network.preprocess)
+        everything = self.whole.x_train if split == "train" or self.rows is not None else self.whole.x_test
         places = self.rows[0 if split == "train" else 1][rows] if self.rows is not None else rows
         if features.feature_path(self.network, everything).exists():
             return np.asarray(features.features(self.network, everything)[places], np.float32)
@@ -75,14 +73,12 @@ def of(experiment: Any, checkpoint: Any = None) -> Setting:
     """
     runtime, share = experiment.runtime, experiment.evaluation.held_out
     whole = datasets.load(experiment.dataset, runtime.data_dir, with_test=not share)
-    network = models.build(
-        experiment.model,
-        whole.input_shape,
-        whole.num_classes,
+    seed, preprocess = (
         seeding.seed(experiment.seed, "initialisation"),
-        runtime.data_dir,
         getattr(experiment.dataset, "preprocess", "auto"),
     )
+    shape, classes = whole.input_shape, whole.num_classes
+    network = models.build(experiment.model, shape, classes, seed, runtime.data_dir, preprocess)
     if checkpoint is not None:
         if checkpoint.layout != network.layout:
             raise UserError(

@@ -36,7 +36,7 @@ class DrawByDefault(TyperGroup):
 
 HELP = """The paper's tables and figures, and ours, from recorded runs. Needs no TensorFlow.
 
-[bold]python -m figures --all[/bold]: everything, from figures/results into figures/gallery (installed: figures-out)
+[bold]python -m figures --all[/bold]: everything, from figures/results into figures/gallery (installed: gallery)
 
 [bold]python -m figures table1 fig3 --runs runs --out out[/bold]: some, from your own runs
 

@@ -11,6 +11,17 @@ os.environ["MPLBACKEND"] = "agg"
 os.environ.pop("FEDDUAL_DATA", None)
 
 
+# What `make test-fast` leaves out: files whose tests train or compute for long.
+HEAVY = ("tests/golden",)
+
+
+def pytest_collection_modifyitems(items):
+    """Mark the tests of heavy files."""
+    for item in items:
+        if item.nodeid.startswith(HEAVY):
+            item.add_marker("heavy")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread():
     """TensorFlow takes its thread count before it first runs, whichever test that is in."""

@@ -1,14 +1,13 @@
 """`python -m diagnostics compare RUN RUN ...`."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from feddual.cli.shell import Json
+from feddual.cli.shell import Json, show
 from feddual.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,19 +15,13 @@ if TYPE_CHECKING:
 
 
 def compare(
-    runs: Annotated[
-        list[Path], typer.Argument(help="Run directories; those that differ in the seed alone go together.")
-    ],
-    source: Annotated[
-        str, typer.Option("--from", metavar="lines|surfaces", help="Lines measured now, or the surfaces in the runs.")
-    ] = "lines",
+    runs: Annotated[list[Path], typer.Argument(help="Run directories; seeds of one experiment go together.")],
+    source: Annotated[str, typer.Option("--from", help="lines, measured now; surfaces, as recorded.")] = "lines",
     directions: Annotated[int, typer.Option(min=2, help="Random directions, the same noise for all models.")] = 5,
     images: Annotated[int, typer.Option(min=0, help="Samples, fixed and stratified; 0 for all.")] = 2000,
     split: Annotated[str, typer.Option(help="train (pooled over the clients) or test.")] = "train",
     match: Annotated[str, typer.Option(help="What is equal: round, loss, or both with a comma.")] = "round,loss",
-    logit_norm: Annotated[
-        bool, typer.Option(help="Also with each sample's logits normalised, which takes confidence out.")
-    ] = True,
+    logit_norm: Annotated[bool, typer.Option(help="Also with normalised logits, which takes confidence out.")] = True,
     grid: Annotated[str, typer.Option(metavar="N|NXxNY|0", help="Of one surface per model; 0 for none.")] = "25",
     tau: Annotated[float, typer.Option(min=0, help="Loss rise that defines the flatness radius.")] = 0.1,
     seed: Annotated[int, typer.Option(help="Of directions and samples.")] = 0,
@@ -77,17 +70,14 @@ def compare(
         records = json.loads(found.differences.to_json(orient="records"))
         typer.echo(json.dumps({"out": str(out), "differences": records, "pictures": [str(path) for path in pictures]}))
         return
-    # A pipe has no width: give it room rather than cut words.
-    console = Console()
-    (console if console.is_terminal else Console(width=200)).print(_table(found))
+    show(("equal", "logits", "quantity", "model", "L(0)", "mean", "95 %", "minus the first", "95 %"), _rows(found))
     if found.summary["seeds"].iloc[0] == 1:
         typer.echo("One training seed of each: the intervals are over directions only and say nothing about training.")
     typer.echo(f"comparison: {out}")
 
 
-def _table(found: "Comparison") -> Table:
+def _rows(found: "Comparison") -> Iterator[list[str]]:
     """Each model's numbers, and how they differ from the first model's."""
-    table = Table("equal", "logits", "quantity", "model", "L(0)", "mean", "95 %", "minus the first", "95 %")
     first = found.summary["model"].iloc[0]
     for row in found.against_first.to_dict("records"):
         low, high = row["difference_low"], row["difference_high"]
@@ -96,8 +86,7 @@ def _table(found: "Comparison") -> Table:
         variant = "as they are" if row["variant"] == "plain" else "normalised"
         shown = [f"{row[key]:.4g}" for key in ("loss", "mean")]
         interval = f"{row['low']:.4g} to {row['high']:.4g}"
-        table.add_row(row["match"], variant, row["quantity"], row["model"], *shown, interval, *gap)
-    return table
+        yield [row["match"], variant, row["quantity"], row["model"], *shown, interval, *gap]
 
 
 def _pictures(found: "Comparison", out: Path) -> list[Path]:
@@ -111,8 +100,7 @@ def _pictures(found: "Comparison", out: Path) -> list[Path]:
     if names:
         about = "The same samples and noise, scaled by each model's own filters; one colour scale."
         made.append(save(plots.panels(surfaces), out / "surfaces.png", captions(surfaces, about)))
-        figure = plots.panels3d(surfaces)
-        made.append(save(figure, out / "surfaces3d.png", captions(surfaces, about)))
+        made.append(save(plots.panels3d(surfaces), out / "surfaces3d.png", captions(surfaces, about)))
         for other in names[1:]:
             pair = {name: surfaces[name] for name in (names[0], other)}
             about = (

@@ -5,25 +5,20 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from feddual.cli.shell import Json, show
 from feddual.errors import UserError
 
 
 def gradients(
     base: Annotated[Path, typer.Argument(help="A run with recorded gradient norms, or a folder of runs (seeds).")],
     other: Annotated[Path | None, typer.Argument(help="The same for the runs to compare with it.")] = None,
-    definition: Annotated[
-        list[str] | None, typer.Option("--definition", help="By name or letter; repeatable. Default: all recorded.")
-    ] = None,
+    definition: Annotated[list[str] | None, typer.Option(help="By name or letter; repeatable. Default: all.")] = None,
     normalisation: Annotated[str, typer.Option(help="raw, rms, relative, scale_free or share.")] = "rms",
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Measure now, from the checkpoints, by doing their next rounds again.")
-    ] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Measure now, from the checkpoints.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Say what each definition means, and stop.")] = False,
     out: Annotated[Path | None, typer.Option(help="Also write the table to this CSV file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Per-layer gradient norms of runs, and how they differ.
 
@@ -45,7 +40,7 @@ def gradients(
         if as_json:
             print(json.dumps(rows))
         else:
-            _print(Table("id", "name", "formula", "cost"), [list(row.values()) for row in rows])
+            show(("id", "name", "formula", "cost"), [list(row.values()) for row in rows])
         return
     names = list(definition or norms.DEFINITIONS)
     for name in names:
@@ -64,17 +59,10 @@ def gradients(
     if as_json:
         print(frame.to_json(orient="records"))
         return
-    _print(Table(*frame.columns), [[_text(value) for value in row] for row in frame.itertuples(index=False)])
+    show(list(frame.columns), [[_text(value) for value in row] for row in frame.itertuples(index=False)])
     what = f"{other} / {base}" if other is not None else str(base)
     print(f"{what}, normalisation {normalisation} (norms only); low and high: 95 % interval over runs and rounds")
 
 
 def _text(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _print(table: Table, rows: list[list[str]]) -> None:
-    for row in rows:
-        table.add_row(*row)
-    console = Console()
-    (console if console.is_terminal else Console(width=240)).print(table)

@@ -13,9 +13,7 @@ from feddual.cli.shell import Json
 def surface(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
     grid: Annotated[str, typer.Option(metavar="N|NXxNY", help="Points along each axis; odd.")] = "51",
-    extent: Annotated[
-        float, typer.Option("--range", help="The axes go from -range to range; 1 moves every filter by its own norm.")
-    ] = 1.0,
+    extent: Annotated[float, typer.Option("--range", help="Of both axes; 1 moves every filter by its own norm.")] = 1.0,
     images: Annotated[int, typer.Option(min=0, help="Samples, fixed and stratified; 0 for all.")] = 2000,
     split: Annotated[str, typer.Option(help="train (pooled over the clients) or test.")] = "train",
     round_index: Annotated[int | None, typer.Option("--round", help="A kept checkpoint; the last by default.")] = None,
@@ -23,9 +21,7 @@ def surface(
     direction: Annotated[int, typer.Option(min=0, help="Which pair of random directions.")] = 0,
     norm: Annotated[str, typer.Option(help="filter, layer or model.")] = "filter",
     bn: Annotated[str, typer.Option(help="Batch normalisation's statistics: frozen or recalibrate.")] = "frozen",
-    two_level: Annotated[
-        int | None, typer.Option(help="All points on so many samples first, all samples only where it matters.")
-    ] = None,
+    two_level: Annotated[int | None, typer.Option(help="First on so many samples, on all where it matters.")] = None,
     engine: Annotated[str, typer.Option(help="auto (exact rewrites, checked) or plain.")] = "auto",
     out: Annotated[Path | None, typer.Option(help="The folder; default RUN/surfaces/main.")] = None,
     executor: Annotated[str, typer.Option(help="What runs the workers.")] = "processes",
@@ -60,11 +56,10 @@ def surface(
         if not as_json:
             typer.echo(f"preview: {folder / 'preview.png'}", err=True)
 
-    options: dict[str, Any] = {"norm": norm, "bn": bn}  # checked there
     found = loss_surface(
         opened, grid=grid, extent=extent, images=images or None, split=split, round=round_index, seed=seed,
-        direction=direction, two_level=two_level, engine=engine, out=folder, workers=workers,
-        executor=executor, progress=not as_json, on_preview=preview, **options,
+        direction=direction, norm=norm, bn=bn, two_level=two_level, engine=engine, out=folder, workers=workers,
+        executor=executor, progress=not as_json, on_preview=preview,
     )  # fmt: skip
     save(found.plot(name=opened.config.name), folder / "surface.png", found.caption())
     export(found, "html", folder / "surface.html")
@@ -76,8 +71,6 @@ def surface(
         shape = {"points": int(found.loss.size), "lowest": lowest, "out": str(folder)}
         typer.echo(json.dumps({**shape, **{key: facts.get(key) for key in keys}}))
         return
-    typer.echo(
-        f"{found.loss.size} points, {facts['points_per_second']:.1f} a second (engine: {facts['engine']}). "
-        f"{found.caption()}"
-    )
+    pace = f"{facts['points_per_second']:.1f} a second (engine: {facts['engine']})"
+    typer.echo(f"{found.loss.size} points, {pace}. {found.caption()}")
     typer.echo(f"surface: {folder}")

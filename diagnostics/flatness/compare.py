@@ -77,27 +77,25 @@ def compare_models(
         UserError: When there are fewer than two models or directions, or `out` holds another comparison.
     """
     groups = _groups(models, directions)
-    evaluation = {"bn": bn, "loss": loss, "batch_size": batch_size}
-    cases = matching.cases(groups, x, y, matches, images, split, seed, evaluation)
+    evaluation, rows = {"bn": bn, "loss": loss, "batch_size": batch_size}, {"images": images, "split": split}
+    cases = matching.cases(groups, x, y, matches, rows | {"seed": seed}, evaluation)
     settings = {
         "models": {name: len(group) for name, group in groups.items()},
-        "directions": directions, "images": images, "split": split, "seed": seed, "tau": tau, "step": measures.STEP,
+        "directions": directions, **rows, "seed": seed, "tau": tau, "step": measures.STEP,
         "norm": norm, "bn": bn, "batch_size": batch_size, "logit_norm": logit_norm, "grid": grid,
         "loss": loss if loss is None or isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__),
     }  # fmt: skip
     identity = settings | _hashes(cases)
     options = evaluation | {"norm": norm, "seed": seed, "workers": workers, "executor": executor, "progress": progress}
-    variants = ("plain", "logit-normalised") if logit_norm else ("plain",)
-    path = None if out is None else Path(out)
-    folder = None if path is None else store.Folder(path)
-    with folder.locked() if folder is not None else nullcontext():
+    folder = None if out is None else Path(out)
+    with nullcontext() if folder is None else store.Folder(folder).locked():
         if folder is not None:
-            check(folder.path, identity)
-        lines, surfaces = _measured(cases, path, directions, variants, grid, options)
+            check(folder, identity)
+        lines, surfaces = _measured(cases, folder, directions, logit_norm, grid, options)
         bundles = {key: [one] for key, one in lines.items()}
         made = Comparison.of(bundles, settings | _paths(groups), identity, measures.QUANTITIES)
         if folder is not None:
-            made.write(folder.path)
+            made.write(folder)
     made.surfaces = surfaces
     made.lines = {(key[0], *key[2:]): one for key, one in lines.items() if key[1] == "plain"}
     return made
@@ -133,18 +131,13 @@ def _hashes(cases: Sequence[Case]) -> dict[str, Any]:
 
 
 def _measured(
-    cases: Sequence[Case],
-    folder: Path | None,
-    directions: int,
-    variants: Sequence[str],
-    grid: int | str | None,
-    options: dict[str, Any],
+    cases: Sequence[Case], folder: Path | None, directions: int, logit_norm: bool, grid: Any, options: dict[str, Any]
 ) -> tuple[dict[tuple[str, str, str, int], Lines], dict[str, Surface]]:
     """Lines by match, variant, model and place of the seed; surfaces by model."""
     alphas = sorted({sign * r for r in (*measures.RADII, measures.STEP, *measures.RISES) for sign in (1, -1)})
     lines, surfaces = {}, {}
     for match, name, place, chosen in cases:
-        for variant in variants:
+        for variant in ("plain", "logit-normalised") if logit_norm else ("plain",):
             target = folder and folder / "lines" / f"{match}-{variant}" / f"{name}-{place}"
             lines[match, variant, name, place] = loss_lines(
                 chosen, count=directions, alphas=alphas, logit_norm=variant != "plain", out=target, **options

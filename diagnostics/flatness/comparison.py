@@ -8,9 +8,10 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from diagnostics import tables
 from diagnostics.flatness import measures
@@ -18,9 +19,6 @@ from diagnostics.statistics import hierarchical, mean_interval
 from diagnostics.surfaces.results import Lines, Surface
 from feddual.records import measurements as store
 from feddual.records.run_dir import atomic_write
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 FILE = "comparison.json"
 TABLES = ("values", "profiles", "summary", "differences")
@@ -43,10 +41,10 @@ class Comparison:
         surfaces: One of each model, to be drawn.
     """
 
-    values: "pd.DataFrame"
-    profiles: "pd.DataFrame"
-    summary: "pd.DataFrame"
-    differences: "pd.DataFrame"
+    values: pd.DataFrame
+    profiles: pd.DataFrame
+    summary: pd.DataFrame
+    differences: pd.DataFrame
     settings: dict[str, Any]
     identity: dict[str, Any]
     lines: dict[tuple[str, str, int], Lines] = field(default_factory=dict)
@@ -57,8 +55,6 @@ class Comparison:
         cls, measured: Measured, settings: dict[str, Any], identity: dict[str, Any], names: Sequence[str]
     ) -> "Comparison":
         """The tables of what was measured; `names` are the quantities compared."""
-        import pandas as pd
-
         values = pd.DataFrame([row for key, several in measured.items() for row in _rows(key, several, settings)])
         plain = {key: several for key, several in measured.items() if key[1] == "plain"}
         found = profiles(plain), summarise(values, names), paired_differences(values, names)
@@ -73,8 +69,6 @@ class Comparison:
     @classmethod
     def of_file(cls, found: Mapping[str, Any]) -> "Comparison":
         """What `tables.read` gave."""
-        import pandas as pd
-
         values, curves, summary, differences = (pd.DataFrame(found[name]) for name in TABLES)
         return cls(values, curves, summary, differences, found["settings"], found["identity"])
 
@@ -108,7 +102,7 @@ class Comparison:
         tables.write(path / FILE, self.identity, every, settings=self.settings)
 
     @property
-    def against_first(self) -> "pd.DataFrame":
+    def against_first(self) -> pd.DataFrame:
         """A row per model and quantity: its mean, and its paired difference from the first model, with intervals."""
         keys = ["match", "variant", "quantity"]
         first = self.summary["model"].iloc[0]
@@ -118,7 +112,7 @@ class Comparison:
         for row in rows:
             gap = by_key.get((*(row[key] for key in keys), row["model"]), {})
             row |= {f"difference{end}": gap.get(key, 0.0) for end, key in ENDS.items()}
-        return type(self.summary)(rows)
+        return pd.DataFrame(rows)
 
     def _repr_html_(self) -> str:
         return self.summary.to_html(index=False) + self.differences.to_html(index=False)
@@ -147,13 +141,11 @@ def _facts(one: Lines | Surface) -> dict[str, Any]:
     return facts | here
 
 
-def profiles(measured: Measured) -> "pd.DataFrame":
+def profiles(measured: Measured) -> pd.DataFrame:
     """delta(r) over all seeds and directions of a model: mean, median, the band of 10 to 90 %, an interval.
 
     With the loss at the centre, mean over seeds, and the split of the samples, which a picture must name.
     """
-    import pandas as pd
-
     rows = []
     for match, name in dict.fromkeys((match, name) for match, _, name, _ in measured):
         bundles = [several for key, several in measured.items() if (key[0], key[2]) == (match, name)]
@@ -174,10 +166,8 @@ def profiles(measured: Measured) -> "pd.DataFrame":
     return pd.DataFrame(rows)
 
 
-def summarise(values: "pd.DataFrame", names: Sequence[str] = measures.QUANTITIES) -> "pd.DataFrame":
+def summarise(values: pd.DataFrame, names: Sequence[str] = measures.QUANTITIES) -> pd.DataFrame:
     """Each model's mean of each quantity, with its interval, and the loss at the model itself."""
-    import pandas as pd
-
     rows = []
     for (match, variant, model), part in values.groupby(["match", "variant", "model"], sort=False):
         for quantity in names:
@@ -191,10 +181,8 @@ def summarise(values: "pd.DataFrame", names: Sequence[str] = measures.QUANTITIES
     return pd.DataFrame(rows)
 
 
-def paired_differences(values: "pd.DataFrame", names: Sequence[str] = measures.QUANTITIES) -> "pd.DataFrame":
+def paired_differences(values: pd.DataFrame, names: Sequence[str] = measures.QUANTITIES) -> pd.DataFrame:
     """The second model minus the first, for each pair of models and each quantity; seeds and directions paired."""
-    import pandas as pd
-
     rows = []
     for (match, variant), part in values.groupby(["match", "variant"], sort=False):
         for first, second in itertools.combinations(part["model"].unique(), 2):
@@ -209,6 +197,6 @@ def paired_differences(values: "pd.DataFrame", names: Sequence[str] = measures.Q
     return pd.DataFrame(rows)
 
 
-def _table(part: "pd.DataFrame", quantity: str) -> np.ndarray:
+def _table(part: pd.DataFrame, quantity: str) -> np.ndarray:
     """Values as (seeds, directions)."""
     return part.pivot(index="seed", columns="direction", values=quantity).to_numpy(float)

@@ -16,44 +16,37 @@ from feddual.functional.layout import Layout, fingerprint, frozen_weights, read
 from feddual.records.identity import by_experiment
 from feddual.records.slim import open_run
 
+Settings = Mapping[str, Any]
 UNEQUAL = 0.1  # matched losses that differ by a larger share are warned of
 
 
 def cases(
-    groups: Mapping[str, list[Any]],
-    x: Any,
-    y: Any,
-    matches: Sequence[str],
-    images: int | None,
-    split: str,
-    seed: int,
-    evaluation: Mapping[str, Any],
+    groups: Mapping[str, list[Any]], x: Any, y: Any, matches: Sequence[str], rows: Settings, evaluation: Settings
 ) -> list[tuple[str, str, int, samples.Subject]]:
-    """(match, model, place of the seed, samples) of all that is measured; `evaluation` is what the loss is."""
-    everything = [item for group in groups.values() for item in group]
-    if not all(isinstance(item, (str, Path, Run)) for item in everything):
-        return [
-            ("given", name, place, samples.resolve(item, x, y, None, split, images, seed))
-            for name, group in groups.items()
-            for place, item in enumerate(group)
-        ]
-    unknown = set(matches) - {"round", "loss"}
-    if unknown or not matches:
+    """(match, model, place of the seed, samples) of all that is measured.
+
+    Args:
+        groups: By model, one of each training seed.
+        x: Inputs, for Keras models.
+        y: Targets.
+        matches: Of runs, what is equal: `round`, `loss`.
+        rows: Which samples: images, split, seed.
+        evaluation: What the loss is.
+    """
+    every = {(name, place): item for name, group in groups.items() for place, item in enumerate(group)}
+    if not all(isinstance(item, (str, Path, Run)) for item in every.values()):
+        return [("given", *key, samples.resolve(item, x, y, None, **rows)) for key, item in every.items()]
+    if not matches or set(matches) - {"round", "loss"}:
         raise UserError(f"matches: expected round, loss or both, got {list(matches)}")
-    runs = {
-        (name, place): item if isinstance(item, Run) else Run(item)
-        for name, group in groups.items()
-        for place, item in enumerate(group)
-    }
-    base = _shared({key: samples.of_run(run, None, split, images, seed) for key, run in runs.items()})
+    runs = {key: item if isinstance(item, Run) else Run(item) for key, item in every.items()}
+    base = _shared({key: samples.of_run(run, **rows) for key, run in runs.items()})
     found = []
     for match in matches:
         rounds = _same_round(runs) if match == "round" else _same_loss(runs, base, evaluation)
-        for (name, place), run in runs.items():
-            checkpoint = open_run(run.path).read_checkpoint(rounds[name, place])
-            chosen = base[name, place]
-            facts = chosen.facts | {"round": checkpoint.round_index, "match": match}
-            found.append((match, name, place, replace(chosen, facts=facts, weights=checkpoint.weights)))
+        for key, run in runs.items():
+            checkpoint = open_run(run.path).read_checkpoint(rounds[key])
+            facts = base[key].facts | {"round": checkpoint.round_index, "match": match}
+            found.append((match, *key, replace(base[key], facts=facts, weights=checkpoint.weights)))
     return found
 
 
@@ -76,9 +69,7 @@ def _same_round(runs: Mapping[Any, Run]) -> dict[Any, int]:
     return last
 
 
-def _same_loss(
-    runs: Mapping[Any, Run], base: Mapping[Any, samples.Subject], evaluation: Mapping[str, Any]
-) -> dict[Any, int]:
+def _same_loss(runs: Mapping[Any, Run], base: Mapping[Any, samples.Subject], evaluation: Settings) -> dict[Any, int]:
     """Of each run the kept checkpoint whose loss is nearest to the largest of the last ones."""
     from diagnostics.surfaces.objective import Objective
 
@@ -87,10 +78,8 @@ def _same_loss(
         one = base[key]
         if "loss" not in one.cache:
             one.cache["loss"] = Objective(one.model, one.x, one.y, features=one.features, **evaluation)
-        objective = one.cache["loss"]
-        losses[key] = {
-            kept: float(objective(open_run(run.path).read_checkpoint(kept).weights).loss) for kept in run.checkpoints
-        }
+        weights = {kept: open_run(run.path).read_checkpoint(kept).weights for kept in run.checkpoints}
+        losses[key] = {kept: float(one.cache["loss"](vector).loss) for kept, vector in weights.items()}
     target = max(by_round[max(by_round)] for by_round in losses.values())
     chosen = {key: min(kept, key=lambda number: abs(kept[number] - target)) for key, kept in losses.items()}
     reached = {key: losses[key][number] for key, number in chosen.items()}
@@ -121,7 +110,6 @@ def _names(paths: Sequence[Path]) -> list[str]:
         raise UserError(f"compare: a run is given twice: {', '.join(map(str, paths))}")
     names = [one[-1] for one in parts]
     for depth in range(2, max(map(len, parts)) + 1):
-        names = [
-            "-".join(one[-depth:]) if names.count(name) > 1 else name for one, name in zip(parts, names, strict=True)
-        ]
+        pairs = zip(parts, names, strict=True)
+        names = ["-".join(one[-depth:]) if names.count(name) > 1 else name for one, name in pairs]
     return names

@@ -26,8 +26,7 @@ Planes = Mapping[int, Mapping[str, Surface]]  # by training seed, then by the su
 def surfaces_of(run: RunDir, last_round: int) -> dict[str, Surface]:
     """A run's finished surfaces around its last model, by folder."""
     loaded = {path.name: load(path) for path in run.surfaces()}
-    found = {name: one for name, one in loaded.items() if isinstance(one, Surface)}
-    return {name: surface for name, surface in found.items() if is_last(surface, last_round)}
+    return {name: one for name, one in loaded.items() if isinstance(one, Surface) and is_last(one, last_round)}
 
 
 def is_last(surface: Surface, last_round: int) -> bool:
@@ -42,23 +41,19 @@ def largest(planes: Planes) -> Surface:
 
 def comparable(found: Mapping[str, Planes]) -> dict[str, dict[int, dict[str, Surface]]]:
     """The seeds and planes that all groups have, by the folder's name in the first; nothing if there are none."""
-    if not found or not all(found.values()):
+    seeds = sorted(set.intersection(*map(set, found.values()))) if found else []
+    if not seeds:
         return {}
-    seeds = sorted(set.intersection(*(set(group) for group in found.values())))
     planes = {
-        (label, seed): {_plane(surface): surface for surface in group[seed].values()}
+        label: {seed: {_plane(surface): surface for surface in group[seed].values()} for seed in seeds}
         for label, group in found.items()
-        for seed in seeds
     }
-    if not planes:
-        return {}
     names = {_plane(surface): name for name, surface in next(iter(found.values()))[seeds[0]].items()}
-    shared = [plane for plane in names if all(plane in there for there in planes.values())]
-    if not shared:
-        return {}
+    shared = [plane for plane in names if all(plane in here for group in planes.values() for here in group.values())]
     return {
-        label: {seed: {names[plane]: planes[label, seed][plane] for plane in shared} for seed in seeds}
-        for label in found
+        label: {seed: {names[plane]: here[plane] for plane in shared} for seed, here in group.items()}
+        for label, group in planes.items()
+        if shared
     }
 
 

@@ -1,9 +1,10 @@
 """Gradient norms in plain Keras training: the same quantities, measured on a fixed probe batch."""
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from diagnostics.gradients.contract import Halves
 from diagnostics.gradients.definitions import DEFINITIONS
@@ -13,24 +14,16 @@ from feddual.errors import UserError
 from feddual.functional.layout import Layout, read
 from feddual.probes import Schedule
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 # What one model on one set of examples can show: A and what shares its pass.
 MEASURED: list[Any] = [one for one in DEFINITIONS.values() if one.family == "client_at_global" and one.at_client]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "GradientNormCallback":
-        globals()[name] = _make()
-        return globals()[name]
-    raise AttributeError(name)
-
-
-def _make() -> type:
-    """The class, made when it is first asked for: its other base needs Keras."""
+    """The class is made when it is first asked for: its other base needs Keras."""
+    if name != "GradientNormCallback":
+        raise AttributeError(name)
     about = {"__doc__": Recording.__doc__, "__module__": __name__}
-    return type("GradientNormCallback", (Recording, keras.callbacks.Callback), about)
+    return globals().setdefault(name, type(name, (Recording, keras.callbacks.Callback), about))
 
 
 class Recording:
@@ -96,8 +89,6 @@ class Recording:
                 pairs = zip(groups.names, map(float, values), strict=True)
                 self._rows += [(epoch, layer, one.name, how, value) for layer, value in pairs]
 
-    def frame(self) -> "pd.DataFrame":
+    def frame(self) -> pd.DataFrame:
         """The tidy table: epoch, layer, definition, normalisation, value."""
-        import pandas as pd
-
         return pd.DataFrame(self._rows, columns=["epoch", "layer", "definition", "normalisation", "value"])

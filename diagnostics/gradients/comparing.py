@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from diagnostics import tables
 from diagnostics.gradients.definitions import definition
@@ -12,13 +12,14 @@ from diagnostics.statistics import block_bootstrap, interval
 from feddual.errors import UserError
 from feddual.functional.layout import fingerprint
 
-if TYPE_CHECKING:
-    import pandas as pd
-
+Frames = Sequence[pd.DataFrame]  # what the probe recorded of several runs
+BySeed = Mapping[int, pd.DataFrame]
+Asked = Mapping[tuple[str, str], Sequence[str]]  # definitions by label and normalisation
+SAMPLES = 2000  # of the bootstrap
 COLUMNS = ("definition", "layer", "ratio", "low", "high", "runs", "rounds")
 
 
-def per_round(frame: "pd.DataFrame", name: str, normalisation: str = "rms") -> "pd.DataFrame":
+def per_round(frame: pd.DataFrame, name: str, normalisation: str = "rms") -> pd.DataFrame:
     """A definition's value in each round (rows) and layer (columns, in the model's order): the mean over clients.
 
     Args:
@@ -35,46 +36,31 @@ def per_round(frame: "pd.DataFrame", name: str, normalisation: str = "rms") -> "
     return rows.pivot_table("value", "round", "layer", aggfunc="mean")[layers] if len(rows) else rows[[]]
 
 
-def bands(
-    frames: "Sequence[pd.DataFrame]", name: str, normalisation: str = "rms"
-) -> "tuple[pd.DataFrame, np.ndarray, np.ndarray]":
+def bands(frames: Frames, name: str, normalisation: str = "rms") -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
     """The geometric mean over seeds, and the lowest and highest seed, by layer and round that all seeds have."""
-    logs = _common([per_round(frame, name, normalisation).apply(np.log) for frame in frames])
-    stacked = np.stack([table.to_numpy() for table in logs])
-    middle = logs[0].copy()
-    middle[:] = np.exp(stacked.mean(0))
-    return middle, np.exp(stacked.min(0)), np.exp(stacked.max(0))
+    like, logs = _common([per_round(frame, name, normalisation).apply(np.log) for frame in frames])
+    low, middle, high = (np.exp(values) for values in (logs.min(0), logs.mean(0), logs.max(0)))
+    return pd.DataFrame(middle, like.index, like.columns), low, high
 
 
-def log_ratios(
-    base: "Sequence[pd.DataFrame]", other: "Sequence[pd.DataFrame]", name: str, normalisation: str = "rms"
-) -> "tuple[pd.DataFrame, np.ndarray]":
+def log_ratios(base: Frames, other: Frames, name: str, normalisation: str = "rms") -> tuple[pd.DataFrame, np.ndarray]:
     """log2 of other / base by layer (rows) and round, mean over seeds, and where all seeds agree on the sign."""
     pairs = [
         (per_round(two, name, normalisation) / per_round(one, name, normalisation)).apply(np.log2)
         for one, two in zip(base, other, strict=True)
     ]
-    pairs = _common([pair.dropna(how="all") for pair in pairs])
-    stacked = np.stack([pair.to_numpy() for pair in pairs])
-    middle = pairs[0].copy()
-    middle[:] = stacked.mean(0)
-    return middle.T, (np.abs(np.sign(stacked).sum(0)) == len(pairs)).T
+    like, logs = _common([pair.dropna(how="all") for pair in pairs])
+    agree = np.abs(np.sign(logs).sum(0)) == len(pairs)
+    return pd.DataFrame(logs.mean(0), like.index, like.columns).T, agree.T
 
 
-def _common(several: "list[pd.DataFrame]") -> "list[pd.DataFrame]":
-    """The rounds that all tables have."""
+def _common(several: list[pd.DataFrame]) -> tuple[pd.DataFrame, np.ndarray]:
+    """The first table in the rounds that all have, and all of them stacked, shape (tables, rounds, layers)."""
     rounds = sorted(set.intersection(*(set(table.index) for table in several)))
-    return [table.loc[rounds] for table in several]
+    return several[0].loc[rounds], np.stack([table.loc[rounds].to_numpy() for table in several])
 
 
-def ratios(
-    base: "Sequence[pd.DataFrame]",
-    other: "Sequence[pd.DataFrame]",
-    names: Sequence[str],
-    normalisation: str = "rms",
-    samples: int = 2000,
-    seed: int = 0,
-) -> "pd.DataFrame":
+def ratios(base: Frames, other: Frames, names: Sequence[str], normalisation: str = "rms") -> pd.DataFrame:
     """How many times larger a quantity is in other runs than in the base runs, per definition and layer.
 
     The ratio is the geometric mean over rounds, in log space throughout. The 95 % interval is a bootstrap over pairs
@@ -86,23 +72,19 @@ def ratios(
         other: Frames of the other runs, in the same order of seeds.
         names: Definitions.
         normalisation: For those that are norms.
-        samples: Bootstrap samples.
-        seed: Of the bootstrap.
 
     Returns:
         Columns definition, layer, ratio, low, high, runs, rounds.
     """
-    import pandas as pd
-
     if len(base) != len(other):
         raise UserError(f"runs are compared in pairs of equal seeds, got {len(base)} against {len(other)}")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     lines = []
     for name in names:
         logs = [_log_ratio(one, two, name, normalisation) for one, two in zip(base, other, strict=True)]
         if not logs or not len(logs[0].columns) or not len(logs[0]):
             continue
-        means = block_bootstrap([frame.to_numpy() for frame in logs], samples, rng)
+        means = block_bootstrap([frame.to_numpy() for frame in logs], SAMPLES, rng)
         for number, layer in enumerate(logs[0].columns):
             centre = np.mean([np.nanmean(frame[layer]) for frame in logs])
             ends = (float(np.exp(value)) for value in (centre, *interval(means[:, number])))
@@ -110,7 +92,7 @@ def ratios(
     return pd.DataFrame(lines, columns=list(COLUMNS))
 
 
-def _log_ratio(one: "pd.DataFrame", two: "pd.DataFrame", name: str, normalisation: str) -> "pd.DataFrame":
+def _log_ratio(one: pd.DataFrame, two: pd.DataFrame, name: str, normalisation: str) -> pd.DataFrame:
     """Log of two / one, in the rounds and layers that both have; what is not finite is NaN."""
     first, second = per_round(one, name, normalisation), per_round(two, name, normalisation)
     common = first.index.intersection(second.index)
@@ -120,32 +102,21 @@ def _log_ratio(one: "pd.DataFrame", two: "pd.DataFrame", name: str, normalisatio
     return difference.replace([np.inf, -np.inf], np.nan)
 
 
-def level(
-    runs: "Sequence[pd.DataFrame]", names: Sequence[str], normalisation: str = "rms", samples: int = 2000, seed: int = 0
-) -> "pd.DataFrame":
+def level(runs: Frames, names: Sequence[str], normalisation: str = "rms") -> pd.DataFrame:
     """The geometric mean of each quantity over rounds and runs, with an interval as in `ratios`; column `mean`."""
     ones = [frame.assign(value=1.0) for frame in runs]
-    return ratios(ones, runs, names, normalisation, samples, seed).rename(columns={"ratio": "mean"})
+    return ratios(ones, runs, names, normalisation).rename(columns={"ratio": "mean"})
 
 
-def ratios_by_seed(
-    base: "Mapping[int, pd.DataFrame]",
-    other: "Mapping[int, pd.DataFrame]",
-    names: Sequence[str],
-    normalisation: str = "rms",
-) -> "pd.DataFrame":
+def ratios_by_seed(base: BySeed, other: BySeed, names: Sequence[str], normalisation: str = "rms") -> pd.DataFrame:
     """`ratios` of runs given by seed, paired by it; those without a partner are left out, no rows when none has one."""
     seeds = sorted(set(base) & set(other))
     return ratios([base[seed] for seed in seeds], [other[seed] for seed in seeds], names, normalisation)
 
 
 def ratio_tables(
-    groups: "Mapping[str, Mapping[int, pd.DataFrame]]",
-    base: str,
-    asked: Mapping[tuple[str, str], Sequence[str]],
-    file: Path | None = None,
-    write: bool = False,
-) -> "pd.DataFrame":
+    groups: Mapping[str, BySeed], base: str, asked: Asked, file: Path | None = None, write: bool = False
+) -> pd.DataFrame:
     """`ratios` of several groups of runs to one of them, from a file if it has those of these runs.
 
     Args:
@@ -158,8 +129,6 @@ def ratio_tables(
     Returns:
         The columns of `ratios`, after `against` (the label) and `normalisation`; no rows without pairs.
     """
-    import pandas as pd
-
     hashes = {
         label: {str(seed): fingerprint(frame["value"].to_numpy()) for seed, frame in group.items()}
         for label, group in groups.items()

@@ -71,9 +71,8 @@ class GradientNormProbe(Probe):
         self.scheduled = Schedule(max(every, 1), tuple(rounds), log_spaced) if every or rounds or log_spaced else None
         asked = [definitions] if isinstance(definitions, str) else definitions
         # Names travel to workers, functions of a user's file might not.
-        self.definitions = {item if ":" in item else definition(item).name for item in asked} - {*BY_PRODUCTS}
-        for item in self.definitions:
-            definition(item)  # an unknown one is refused before training
+        known = {item: definition(item).name for item in asked}  # an unknown one is refused before training
+        self.definitions = {item if ":" in item else name for item, name in known.items()} - {*BY_PRODUCTS}
         self.samples, self.server_samples, self.split = samples, server_samples, split
         self.tensorboard, self.live = tensorboard, live
         self.step_norms = "variables" if split else "layers"
@@ -108,12 +107,9 @@ class GradientNormProbe(Probe):
         groups = Groups(view.layout, self.split)
         subsets = (probe_set(client, size, self.samples) for client, size in enumerate(view.sizes))
         facts = {
-            "layers": groups.names,
-            "sizes": groups.sizes.tolist(),
-            "samples": self.samples,
-            "definitions": sorted(self.definitions),
-            "probe_sets": fingerprint(*subsets),
-        }
+            "layers": groups.names, "sizes": groups.sizes.tolist(), "samples": self.samples,
+            "definitions": sorted(self.definitions), "probe_sets": fingerprint(*subsets),
+        }  # fmt: skip
         RunDir(view.folder).write_json("facts.json", facts)
         view.cut_back()
 
@@ -199,7 +195,7 @@ def _tidy(facts: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], normalisa
     import pandas as pd
 
     layers, sizes = np.array(facts["layers"]), np.array(facts["sizes"])
-    known = DEFINITIONS | {one.name: one for one in map(definition, facts["definitions"])}
+    known = DEFINITIONS | {one.name: one for one in map(definition, facts.get("definitions", ()))}
     parts: list[Any] = []
 
     def add(row: Mapping[str, Any], client: Any, name: str, raw: Any, weights: Any) -> None:

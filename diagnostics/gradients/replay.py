@@ -6,7 +6,9 @@ had been there from the start, for every definition, also those that need the cl
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 import feddual
 from diagnostics.gradients.probe import GradientNormProbe
@@ -16,13 +18,10 @@ from feddual.records.run_dir import RunDir
 from feddual.records.slim import open_run
 from feddual.records.study_dir import StudyDir
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 FOLDER = "gradient-norms-offline"
 
 
-def gradient_norms(run: "feddual.Run | str | Path", rounds: list[int] | None = None, **settings: Any) -> "pd.DataFrame":
+def gradient_norms(run: "feddual.Run | str | Path", rounds: list[int] | None = None, **settings: Any) -> pd.DataFrame:
     """Measure rounds of a run from its checkpoints; the result is also kept in its `probes/gradient-norms-offline/`.
 
     Args:
@@ -61,7 +60,7 @@ def gradient_norms(run: "feddual.Run | str | Path", rounds: list[int] | None = N
     return GradientNormProbe.read(target.path)
 
 
-def by_seed(path: Path, offline: bool = False) -> "dict[int, pd.DataFrame]":
+def by_seed(path: Path, offline: bool = False) -> dict[int, pd.DataFrame]:
     """The tables of a run, or of the runs in a folder, by seed.
 
     Args:
@@ -77,7 +76,7 @@ def by_seed(path: Path, offline: bool = False) -> "dict[int, pd.DataFrame]":
     return {(run := feddual.open(folder)).config.seed: _recorded(run, offline) for folder in folders}
 
 
-def _recorded(run: feddual.Run, offline: bool) -> "pd.DataFrame":
+def _recorded(run: feddual.Run, offline: bool) -> pd.DataFrame:
     if offline:
         return gradient_norms(run)
     for name in (GradientNormProbe.name, FOLDER):

@@ -2,15 +2,13 @@
 
 import re
 import shutil
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from diagnostics.subject import Subject, stratified_rows
+from diagnostics.subject import Subject, facts_of, stratified_rows
 from feddual.errors import UserError
-from feddual.functional.layout import fingerprint
 from feddual.probes import Probe, RoundView
 from feddual.records.measurements import read_manifest
 from feddual.records.run_dir import RunDir
@@ -63,24 +61,13 @@ class LossSurfaceProbe(Probe):
         federation = view.federation
         rows = stratified_rows(federation.dataset.y_train, self.images, self.seed)
         x, y = federation.train(rows)
-        facts = {
-            "probe": self.name,
-            "source": view.experiment.name,
-            "algorithm": view.experiment.to_dict()["algorithm"]["name"],
-            "round": view.round_index,
-            "dataset": federation.dataset.name,
-            "split": "train",
-            "seed": self.seed,
-            "rows": fingerprint(rows.astype(np.int64)),
-        }
+        facts = facts_of(view.experiment, view.round_index, federation.dataset.name, "train", self.seed, rows)
         on_features = federation.train_features is not None
-        samples = Subject(view.model, x, y, on_features, facts, view.weights)
+        samples = Subject(view.model, x, y, on_features, {"probe": self.name, **facts}, view.weights)
         folder = RunDir(view.run_folder).surface_path(f"round-{view.round_index:05d}")
         try:
             loss_surface(samples, grid=self.grid, extent=self.extent, seed=self.seed, out=folder, progress=False)
         except UserError as error:  # a diverged model has no surface; training goes on
-            import warnings
-
             warnings.warn(f"probe loss-surface, round {view.round_index}: {error}", stacklevel=2)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from feddual import seeding
 from feddual.errors import UserError
 from feddual.functional import _keras
-from feddual.functional.layout import Entry, Layout, fingerprint, moving_statistics, owners, read
+from feddual.functional.layout import Layout, fingerprint, moving_statistics, owners, read
 
 Norm = Literal["filter", "layer", "model"]
 Axes = tuple[int, ...]
@@ -45,24 +45,13 @@ _FILTER_AXES: dict[tuple[str, str], AxesRule] = {
     (_keras.DEPTHWISE, "kernel"): _all_but(-1, -2),  # (space..., in, multiplier)
     (_keras.SEPARABLE, "depthwise_kernel"): _all_but(-1, -2),
     (_keras.SEPARABLE, "pointwise_kernel"): _all_but(-1),
-    ("LSTMCell", "kernel"): (0,),  # (in, gates x units)
-    ("LSTMCell", "recurrent_kernel"): (0,),
-    ("GRUCell", "kernel"): (0,),
-    ("GRUCell", "recurrent_kernel"): (0,),
-    ("SimpleRNNCell", "kernel"): (0,),
-    ("SimpleRNNCell", "recurrent_kernel"): (0,),
     (_keras.CONVOLUTIONAL_LSTM, "kernel"): _all_but(-1),
     (_keras.CONVOLUTIONAL_LSTM, "recurrent_kernel"): _all_but(-1),
     ("Embedding", "embeddings"): (1,),  # (tokens, dimensions): one filter per token
 }
-_NORMALISATION = {
-    "BatchNormalization",
-    "GroupNormalization",
-    "LayerNormalization",
-    "RMSNormalization",
-    "UnitNormalization",
-    "Normalization",
-}
+for _cell in ("LSTMCell", "GRUCell", "SimpleRNNCell"):  # (in, gates x units)
+    _FILTER_AXES[_cell, "kernel"] = _FILTER_AXES[_cell, "recurrent_kernel"] = (0,)
+_NORMALISATION = {f"{kind}Normalization" for kind in ("Batch", "Group", "Layer", "RMS", "Unit", "")}
 _STILL = {"PReLU"}  # one number per channel or position, no filter
 
 
@@ -131,11 +120,8 @@ class Space:
     """
 
     def __init__(self, model: Any):
-        self.layout = Layout.of_model(model)
-        self.weights = read(model)
-        owned = owners(model)
-        variables = [*model.trainable_variables, *moving_statistics(model)]
-        self.owners = [owned[id(variable)][0] for variable in variables]
+        self.layout, self.weights, owned = Layout.of_model(model), read(model), owners(model)
+        self.owners = [owned[id(variable)][0] for variable in (*model.trainable_variables, *moving_statistics(model))]
 
     def random(
         self,
@@ -239,7 +225,13 @@ class Space:
 
     def table(self) -> list[dict[str, Any]]:
         """What a filter is in each variable: for people, and for the manifest."""
-        return [_row(entry, layer) for entry, layer in zip(self.layout.entries, self.owners, strict=True)]
+        rows = []
+        for entry, layer in zip(self.layout.entries, self.owners, strict=True):
+            axes = filter_axes(layer, entry.role, entry.shape) if entry.trainable else None
+            filters = 0 if axes is None else int(np.prod(np.delete(entry.shape, axes)))
+            row = {"path": entry.path, "layer": entry.layer_type, "shape": list(entry.shape)}
+            rows.append(row | {"axes": None if axes is None else list(axes), "filters": filters})
+        return rows
 
 
 def _check_names(what: str, given: Sequence[str], known: Collection[str]) -> None:
@@ -248,18 +240,6 @@ def _check_names(what: str, given: Sequence[str], known: Collection[str]) -> Non
     unknown = set(given) - set(known)
     if unknown:
         raise UserError(f"{what}: {', '.join(sorted(unknown))} unknown; there are {', '.join(known)}")
-
-
-def _row(entry: Entry, layer: Any) -> dict[str, Any]:
-    axes = filter_axes(layer, entry.role, entry.shape) if entry.trainable else None
-    filters = 0 if axes is None else int(np.prod([n for axis, n in enumerate(entry.shape) if axis not in axes]))
-    return {
-        "path": entry.path,
-        "layer": entry.layer_type,
-        "shape": list(entry.shape),
-        "axes": None if axes is None else list(axes),
-        "filters": filters,
-    }
 
 
 def scaled(noise: np.ndarray, weights: np.ndarray, axes: Axes, norm: Norm) -> np.ndarray:

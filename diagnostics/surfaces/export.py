@@ -1,9 +1,11 @@
 """A surface in the formats of other tools: ParaView (.vtp), Blender (.obj), Li et al.'s HDF5, tables, a web page."""
 
+import html
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from diagnostics.surfaces.results import Surface
 from feddual.errors import UserError
@@ -43,14 +45,12 @@ def export(surface: Surface, to: str, path: Path, log: bool = True, cap: float |
 def _csv(surface: Surface) -> str:
     """A row per point: alpha, beta, loss, its standard error, accuracy, samples, the loss of each class."""
     classes = [f"class_{number}_loss" for number in range(surface.class_loss.shape[-1])]
-    lines = [",".join(["alpha", "beta", "loss", "sem", "accuracy", "samples", *classes])]
-    for iy, beta in enumerate(surface.betas):
-        for ix, alpha in enumerate(surface.alphas):
-            if surface.computed[iy, ix]:
-                values = [alpha, beta, surface.loss[iy, ix], surface.sem[iy, ix], surface.accuracy[iy, ix]]
-                numbers = [repr(float(value)) for value in [*values, *surface.class_loss[iy, ix]]]
-                lines.append(",".join([*numbers[:5], str(surface.samples[iy, ix]), *numbers[5:]]))
-    return "\n".join(lines) + "\n"
+    at = np.nonzero(surface.computed)
+    columns = {"alpha": surface.alphas[at[1]], "beta": surface.betas[at[0]]}
+    columns |= {name: getattr(surface, name)[at].astype(float) for name in ("loss", "sem", "accuracy")}
+    by_class = zip(classes, surface.class_loss[at].astype(float).T, strict=True)
+    columns |= {"samples": surface.samples[at], **dict(by_class)}
+    return pd.DataFrame(columns).to_csv(index=False, na_rep="nan", lineterminator="\n")
 
 
 def _h5(surface: Surface, path: Path) -> None:
@@ -76,10 +76,7 @@ def _h5(surface: Surface, path: Path) -> None:
 
 def _html(surface: Surface, cap: float | None) -> str:
     """One page that needs no network: the interactive picture and its caption."""
-    import html
-
-    figure = surface.plot3d(cap=cap)
-    page = figure.to_html(include_plotlyjs=True, full_html=True)
+    page = surface.plot3d(cap=cap).to_html(include_plotlyjs=True, full_html=True)
     note = f"<p style='max-width:60em;margin:1em auto;font-family:sans-serif'>{html.escape(surface.caption())}</p>"
     return page.replace("</body>", f"{note}</body>")
 

@@ -13,7 +13,7 @@ Dense suffix: where all further moved layers are dense, several points go throug
 import warnings
 from collections.abc import Sequence
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -32,33 +32,15 @@ TILE = 2**19  # values of one layer's outputs at a time: they stay in the cache
 POINTS = 16  # at a time, through a dense suffix
 
 
-class Engine(Protocol):
-    """Computes sums at points of the plane (or line) through some weights."""
-
-    name: str
-    group: int  # points computed together; the same groups give the same bits
-
-    def place(self, weights: np.ndarray, directions: np.ndarray) -> None:
-        """Go to a centre, shape (size,), and its directions, shape (axes, size)."""
-
-    def sums(self, coordinates: np.ndarray, count: int) -> np.ndarray:
-        """Sums over the first `count` samples at up to `group` points, shape (points, columns)."""
-
-
 class Plain:
     """The whole network at w0 + a d1 + b d2, point by point: what all others must equal."""
 
-    group = 1
+    group = 1  # points computed together; the same groups give the same bits
 
     def __init__(self, objective: Objective, axes: int):
         self._objective = objective
         self.name = "plain" if objective.network.prefix is None else "prefix"
         size = objective.layout.size
-        self._fixed = (
-            np.array([not entry.trainable for entry in objective.layout.entries for _ in range(prod(entry.shape))])
-            if objective.bn != "interpolate"
-            else np.zeros(size, bool)
-        )
         self._run = compiled(
             lambda weights, directions, point, count: objective.point_sums(
                 weights + tf.linalg.matvec(directions, point, transpose_a=True), count
@@ -67,10 +49,11 @@ class Plain:
         )  # fmt: skip
 
     def place(self, weights: np.ndarray, directions: np.ndarray) -> None:
-        self._weights = tf.constant(weights)
-        self._directions = tf.constant(np.where(self._fixed, np.float32(0), directions))
+        """Go to a centre, shape (size,), and its directions, shape (axes, size)."""
+        self._weights, self._directions = tf.constant(weights), _moving(self._objective, directions)
 
     def sums(self, coordinates: np.ndarray, count: int) -> np.ndarray:
+        """Sums over the first `count` samples at up to `group` points, shape (points, columns)."""
         return np.concatenate([self._run(self._weights, self._directions, p, count) for p in coordinates])
 
 
@@ -84,16 +67,17 @@ class Fast:
         model = objective.network.rest
         if objective.bn == "recalibrate" or not objective.network.is_copy or not is_functional(model):
             raise ValueError("the network cannot be cut")
-        before, body = cut.at_first(model, _moved(last_entries(model, layout), layout, moved))
+        entries = last_entries(model, layout)
+        before, body = cut.at_first(model, _moved(entries, layout, moved))
         if body.inputs[0].dtype != "float32":
             raise ValueError("features are kept in float32 only")
-        self._before = None if before is None else self._prefix(Bound(before, _leading(before, model, layout)))
+        self._before = None if before is None else self._prefix(Bound(before, entries))
         ahead = objective.network.prefix is not None or (before is not None and before.weights)
         applied = ["prefix"] if ahead else []
         self._layers, self._entries = cut.chain(body), last_entries(body, layout)
         self._body, self._bound = body, Bound(body, self._entries)
         here = _moved(self._entries, layout, moved)
-        self._first, *others = [layer for layer in self._layers if _holds(layer, here)]
+        self._first, *others = [one for one in self._layers if any(id(v) in here for v in one.variables)]
         ends = self._layers[-1].output is body.outputs[0]
         linear = _is_linear(self._first)
         dense = linear and ends and all(type(layer) is keras.layers.Dense for layer in others)
@@ -171,12 +155,10 @@ class Fast:
                 values = patches.linear(tensors, values)
             for axis, part in enumerate(kept[1:]):
                 values += points[0, axis] * part[number]
-            answers = rest(weights[0], patches.finish(tensors, values, size))[0][1]
-            return answers[: end - begin]
+            return rest(weights[0], patches.finish(tensors, values, size))[0][1][: end - begin]
 
         self._prepare = prepare
-        stage = patches.stages[0]
-        stored = [None, stage.filters, None, None, size]
+        stored = [None, patches.stages[0].filters, None, None, size]
         self._compile(outputs, [stored] * (self._axes + 1) if keep else [[None, *shape]])
 
     def _dense_suffix(self, others: list[Any]) -> None:
@@ -235,9 +217,8 @@ class Fast:
                 labels = objective.y[begin:end]
                 if self.group > 1:
                     labels = tf.tile(labels, [self.group, *([1] * (len(labels.shape) - 1))])
-                losses, right = (
-                    tf.reshape(v, [self.group, end - begin]) for v in objective.sample_losses(answers, labels)
-                )
+                found = objective.sample_losses(answers, labels)
+                losses, right = (tf.reshape(value, [self.group, end - begin]) for value in found)
                 return objective.reduce(losses, right, begin)
 
             return objective.over_batches(count, self._size, self.group, batch)
@@ -249,10 +230,7 @@ class Fast:
 
     def place(self, weights: np.ndarray, directions: np.ndarray) -> None:
         """Go to a centre and its directions; what is linear in the weights is computed here, once."""
-        if self._objective.bn != "interpolate":
-            directions = directions.copy()
-            directions[:, self._objective.layout.num_trainable :] = 0
-        self._weights, self._directions = tf.constant(weights), tf.constant(directions)
+        self._weights, self._directions = tf.constant(weights), _moving(self._objective, directions)
         x = self._objective.x
         if self._before is not None:
             x = in_batches(self._before, self._objective.batch_size, x, self._weights)
@@ -264,6 +242,9 @@ class Fast:
         full[: len(coordinates)] = coordinates
         found = self._run(self._weights, self._directions, full, count, *self._kept)
         return found.numpy()[: len(coordinates)]
+
+
+Engine = Plain | Fast
 
 
 def choose(
@@ -288,8 +269,7 @@ def choose(
             kept["fast", axes, moved] = None
     fast = None if wish == "plain" else kept["fast", axes, moved]
     if fast is None or wish != "unchecked":
-        plain = kept.setdefault(("plain", axes), None) or Plain(objective, axes)
-        kept["plain", axes] = plain
+        plain = kept["plain", axes] = kept.get(("plain", axes)) or Plain(objective, axes)
         plain.place(weights, directions)
     if fast is None:
         return plain, {"engine": plain.name}
@@ -310,15 +290,17 @@ def choose(
 
 def compare(one: Engine, other: Engine, points: np.ndarray, count: int) -> float:
     """The largest relative difference of mean losses; what is not finite must be so in both."""
-    found = []
-    for engine in (one, other):
-        groups = [points[begin : begin + engine.group] for begin in range(0, len(points), engine.group)]
-        found.append(np.concatenate([engine.sums(group, count)[:, 0] for group in groups]) / count)
-    a, b = found
+    a, b = (in_groups(engine, points, count)[:, 0] / count for engine in (one, other))
     finite = np.isfinite(a) & np.isfinite(b)
     if (np.isfinite(a) != np.isfinite(b)).any():
         return float("inf")
     return float(np.max(np.abs(a[finite] - b[finite]) / (np.abs(b[finite]) + 1e-6), initial=0.0))
+
+
+def in_groups(engine: Engine, coordinates: np.ndarray, count: int) -> np.ndarray:
+    """The sums of any number of points."""
+    starts = range(0, len(coordinates), engine.group)
+    return np.concatenate([engine.sums(coordinates[a : a + engine.group].astype(np.float32), count) for a in starts])
 
 
 def nine_points(corner: np.ndarray) -> np.ndarray:
@@ -339,14 +321,10 @@ def _moved(entries: dict[int, Any], layout: Any, moved: Sequence[bool]) -> set[i
     return {variable for variable, entry in entries.items() if flags[entry.path]}
 
 
-def _leading(before: Any, model: Any, layout: Any) -> dict[int, Any]:
-    """The entries of the variables before a cut."""
-    own = {id(variable) for variable in before.variables}
-    return {variable: entry for variable, entry in last_entries(model, layout).items() if variable in own}
-
-
-def _holds(layer: Any, variables: set[int]) -> bool:
-    return any(id(variable) in variables for variable in layer.variables)
+def _moving(objective: Objective, directions: np.ndarray) -> Any:
+    """Directions as a tensor; moving statistics, the last of a vector, stay unless they are interpolated."""
+    still = np.arange(objective.layout.size) >= objective.layout.num_trainable
+    return tf.constant(np.where(still & (objective.bn != "interpolate"), np.float32(0), directions))
 
 
 def _is_linear(layer: Any) -> bool:
@@ -356,10 +334,7 @@ def _is_linear(layer: Any) -> bool:
 
 def _linear(layer: Any, kernel: Any, bias: Any, x: Any) -> Any:
     """A dense layer or convolution before its activation."""
-    if type(layer) is keras.layers.Dense:
-        values = keras.ops.matmul(x, kernel)
-    else:
-        values = layer.convolution_op(x, kernel)
+    values = (keras.ops.matmul if type(layer) is keras.layers.Dense else layer.convolution_op)(x, kernel)
     if bias is None:
         return values
     if getattr(layer, "data_format", "channels_last") == "channels_first":

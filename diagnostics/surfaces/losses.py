@@ -52,8 +52,7 @@ def loss_name(loss: Loss) -> str:
 
 def loss_hash(loss: Loss) -> str | None:
     """Tells losses of one's own apart, in any process, by their code and values; None for a built-in one."""
-    kind, _ = resolve_loss(loss)
-    if kind != "custom":
+    if resolve_loss(loss)[0] != "custom":
         return None
     return hashlib.sha256(repr(_described(loss, {})).encode()).hexdigest()[:16]
 

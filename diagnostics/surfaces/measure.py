@@ -21,6 +21,7 @@ from diagnostics.surfaces.losses import Loss
 from diagnostics.surfaces.refinement import refine
 from diagnostics.surfaces.results import Lines, Plan, Surface, load
 from diagnostics.surfaces.sweep import Problem, Sweep
+from feddual import devices
 from feddual.errors import UserError
 from feddual.experiment import plugins
 from feddual.functional._keras import layers_and_self
@@ -41,12 +42,6 @@ class Running:
     progress: bool = True
     on_preview: Callable[[Surface], None] | None = None
 
-    def check(self) -> None:
-        """Refuse what cannot be."""
-        if self.workers < 1:
-            raise UserError(f"workers: must be at least 1, got {self.workers}")
-        plugins.find("executors", self.executor, "executor")
-
 
 class Measurement:
     """The points of a grid on one plane, or on several lines, through a landscape's model."""
@@ -59,8 +54,8 @@ class Measurement:
         self._grid, self._planes, self._two_level = grid, planes, two_level
         self._count = len(self._objective.x)
 
-    def run(self, running: Running) -> Surface | Lines:
-        """Compute what is not kept already.
+    def run(self, running: Running) -> Any:
+        """Compute what is not kept already: a surface of a plane's grid, lines of a line's.
 
         Raises:
             UserError: For what cannot be computed, before anything is written.
@@ -68,7 +63,9 @@ class Measurement:
         landscape, weights = self._landscape, self._landscape.weights
         if not np.isfinite(weights).all():  # whether a relu hands NaN on depends on the processor
             raise UserError("the model has weights that are not finite. Has training diverged?")
-        running.check()
+        if running.workers < 1:
+            raise UserError(f"workers: must be at least 1, got {running.workers}")
+        plugins.find("executors", running.executor, "executor")
         if running.workers > 1:
             _check_importable(landscape.subject.model, landscape.settings["loss"])
         identity = self._identity()
@@ -82,10 +79,9 @@ class Measurement:
         sweep = Sweep(problem, self._objective, corner, running.workers, running.executor)
         facts = self._facts(sweep)
         manifest: dict[str, Any] = {"identity": identity, "facts": facts}
-        counts = facts["class_counts"]
-        plan = Plan(self._grid, len(self._planes), self._count, sweep.chunk, counts, self._two_level or 0)
+        plan = Plan.of_manifest(manifest)
         if folder is None:
-            return _fill(plan, manifest, sweep, store.Memory(), running)
+            return _Filling(manifest, sweep, store.Memory(), running).fill(plan)
         with folder.locked():
             known = folder.check(identity)  # again: until now another process could write here
             if known is None:
@@ -95,7 +91,7 @@ class Measurement:
             else:
                 _warn_of_versions(known["facts"], facts)
                 manifest = manifest | {"facts": known["facts"]}
-            return _fill(plan, manifest, sweep, folder, running)
+            return _Filling(manifest, sweep, folder, running).fill(plan)
 
     def _identity(self) -> dict[str, Any]:
         """All that determines the numbers."""
@@ -103,18 +99,12 @@ class Measurement:
         directions = [one for plane in self._planes for one in plane]
         identity = {
             "kind": "lines" if grid.betas is None else "surface",
-            "weights": fingerprint(self._landscape.weights),
-            "data": objective.data_hash,
-            "directions": [one.sha256 for one in directions],
-            "direction_names": [one.name for one in directions],
-            "alphas": grid.alphas.tolist(),
-            "order": grid.order_hash,
-            "loss": objective.loss_name,
-            "loss_hash": objective.loss_hash,
-            "bn": objective.bn,
-            "batch_size": objective.batch_size,
-            "engine": self._landscape.engine,
-        }
+            "weights": fingerprint(self._landscape.weights), "data": objective.data_hash,
+            "directions": [one.sha256 for one in directions], "direction_names": [one.name for one in directions],
+            "alphas": grid.alphas.tolist(), "order": grid.order_hash,
+            "loss": objective.loss_name, "loss_hash": objective.loss_hash,
+            "bn": objective.bn, "batch_size": objective.batch_size, "engine": self._landscape.engine,
+        }  # fmt: skip
         if grid.betas is not None:
             two_level = {"images": self._two_level} if self._two_level else None
             identity |= {"betas": grid.betas.tolist(), "two_level": two_level}
@@ -128,86 +118,64 @@ class Measurement:
             raise UserError(
                 f"the loss at the model itself is {centre.loss}: there is no surface around it. Has training diverged?"
             )
+        counts = {number: objective.class_counts(number).astype(int) for number in {count, self._two_level or count}}
         return {
             **self._landscape.subject.facts,
-            "images": count,
-            "loss": float(centre.loss),
+            "images": count, "loss": float(centre.loss),
             "accuracy": None if np.isnan(centre.accuracy) else float(centre.accuracy),
             "gradient_norm": objective.gradient_norm(self._landscape.weights),
             "parameters": self._landscape.space.layout.num_trainable,
             "cosine": cosine(*self._planes[0]) if self._grid.betas is not None else None,
-            "chunk": sweep.chunk,
-            "class_counts": {
-                str(number): objective.class_counts(number).astype(int).tolist()
-                for number in {count, self._two_level or count}
-            },
-            **sweep.facts,
-            **versions(),
-        }
+            "chunk": sweep.chunk, "class_counts": {str(number): found.tolist() for number, found in counts.items()},
+            **sweep.facts, **versions(),
+        }  # fmt: skip
 
 
-def _fill(
-    plan: Plan, manifest: dict[str, Any], sweep: Sweep, target: store.Memory | store.Folder, running: Running
-) -> Surface | Lines:
-    """Compute the chunks that the target lacks, and finish it."""
-    found: dict[str, np.ndarray] = {}
-    started = time.perf_counter()
-    label = f"{manifest['identity']['kind']} of {manifest['facts'].get('source', 'the model')}"
-    computed = _compute(plan, 0, label, found, manifest, sweep, target, running)
-    if plan.coarse:
-        plan, facts = refine(plan, plan.result(found, manifest))
-        computed += _compute(plan, 1, f"{label}, all samples", found, manifest, sweep, target, running)
-        manifest = manifest | {"facts": manifest["facts"] | facts(found)}
-    seconds = time.perf_counter() - started
-    pace = {"seconds": round(seconds, 3), "points_per_second": round(computed / seconds, 3)}  # of the last call
-    manifest = manifest | {"facts": manifest["facts"] | pace}
-    result = plan.result(found, manifest)
-    target.finish(manifest, result.arrays())
-    return result
+class _Filling:
+    """Computes the chunks that a target lacks, and finishes it."""
 
+    def __init__(self, manifest: dict[str, Any], sweep: Sweep, target: store.Memory | store.Folder, running: Running):
+        self._manifest, self._sweep, self._target, self._running = manifest, sweep, target, running
+        self._label = f"{manifest['identity']['kind']} of {manifest['facts'].get('source', 'the model')}"
+        self._found: dict[str, np.ndarray] = {}
+        self._computed = 0  # points
 
-def _compute(
-    plan: Plan,
-    level: int,
-    label: str,
-    found: dict[str, np.ndarray],
-    manifest: dict[str, Any],
-    sweep: Sweep,
-    target: store.Memory | store.Folder,
-    running: Running,
-) -> int:
-    """One level's chunks into `found`, with a preview when the coarse grid is there; how many points were computed."""
-    chunks = plan.chunks(level)
-    total = sum(len(flat) for _, _, flat, _ in chunks)
-    coarse = plan.grid.levels[0]
-    waiting = running.on_preview is not None and level == 0
-    with PointProgress(label, total, running.progress) as bar:
+    def fill(self, plan: Plan) -> Surface | Lines:
+        """All levels, then the files."""
+        started, more = time.perf_counter(), {}
+        self._compute(plan, 0, self._label, self._running.on_preview)
+        if plan.coarse:
+            plan, facts = refine(plan, plan.result(self._found, self._manifest))
+            self._compute(plan, 1, f"{self._label}, all samples")
+            more = facts(self._found)
+        seconds = time.perf_counter() - started
+        more |= {"seconds": round(seconds, 3), "points_per_second": round(self._computed / seconds, 3)}  # of this call
+        manifest = self._manifest | {"facts": self._manifest["facts"] | more}
+        result = plan.result(self._found, manifest)
+        self._target.finish(manifest, result.arrays())
+        return result
 
-        def done(name: str, sums: np.ndarray, points: int) -> None:
-            nonlocal waiting
-            found[name] = sums
-            bar.advance(points)
-            if waiting and len(coarse) <= len(found) * plan.chunk < total:
-                unfinished = plan.result(found, manifest)
-                assert running.on_preview is not None
-                assert isinstance(unfinished, Surface)
-                if unfinished.computed.flat[coarse].all():  # not so when an early chunk was damaged
-                    waiting = False
-                    running.on_preview(unfinished)
-
-        jobs = [(plane, name, plan.grid.coordinates(flat), count) for name, plane, flat, count in chunks]
-        return sweep.run(jobs, target, done)
+    def _compute(self, plan: Plan, level: int, label: str, on_preview: Callable[[Any], None] | None = None) -> None:
+        """One level's chunks, with a preview when the coarse grid is there."""
+        jobs = [(name, plane, plan.grid.coordinates(flat), n) for name, plane, flat, n in plan.chunks(level)]
+        total, coarse = sum(len(coordinates) for _, _, coordinates, _ in jobs), plan.grid.levels[0]
+        with PointProgress(label, total, self._running.progress) as bar:
+            for name, sums, is_new in self._sweep.run(jobs, self._target):
+                self._found[name] = sums
+                self._computed += len(sums) if is_new else 0
+                bar.advance(len(sums))
+                if on_preview is not None and len(coarse) <= len(self._found) * plan.chunk < total:
+                    unfinished = plan.result(self._found, self._manifest)
+                    if unfinished.computed.flat[coarse].all():  # not so when an early chunk was damaged
+                        on_preview(unfinished)
+                        on_preview = None
 
 
 def versions() -> dict[str, Any]:
     """What decides the last bits of a result besides its identity."""
-    from feddual import devices
-
     environment = devices.environment()
-    return {
-        key: environment[key]
-        for key in ("feddual", "tensorflow", "keras", "numpy", "cpu_features", "threads", "onednn")
-    }
+    keys = ("feddual", "tensorflow", "keras", "numpy", "cpu_features", "threads", "onednn")
+    return {key: environment[key] for key in keys}
 
 
 def _finished(path: Path) -> Surface | Lines | None:

@@ -21,7 +21,7 @@ from feddual.functional._keras import is_functional, is_random_state
 from feddual.functional.cut import TOLERANCE
 from feddual.functional.evaluated import Evaluated
 from feddual.functional.graphs import compiled, in_batches
-from feddual.functional.layout import fingerprint, read
+from feddual.functional.layout import fingerprint, moving_statistics, owners, read
 
 BatchNorm = Literal["frozen", "recalibrate", "interpolate"]
 CLASSES_AT_MOST = 1000  # beyond, no loss per class is kept
@@ -87,11 +87,10 @@ class Objective:
         self.bn, self.batch_size = bn, batch_size
         x, y = checked_arrays(x, y)
         few = originals if features else x[:FEW]
-        self.network = Evaluated(model, few, self._crosses, frozen, not (bn == "recalibrate" and _drops(model)))
+        drops = any(map(is_random_state, getattr(model, "variables", [])))
+        self.network = Evaluated(model, few, self._crosses, frozen, dropout=not (bn == "recalibrate" and drops))
         self.layout = self.network.layout
         self.weights = read(self.network.whole)
-        if not cut and features:
-            raise ValueError("features belong to a network that is cut")
         if cut:
             self.network.cut()
         self.prefix_check: float | None = None  # how far a few samples through prefix and rest are from the whole
@@ -215,10 +214,8 @@ class Objective:
         labels = y if self._crosses else tf.cast(y, tf.int32)
         if labels.shape.rank == outputs.shape.rank and labels.shape[-1] == outputs.shape[-1]:
             labels = tf.argmax(labels, -1, tf.int32)  # one-hot rows
-        right = tf.cast(
-            tf.equal(tf.argmax(outputs, -1, tf.int32), tf.reshape(labels, tf.shape(outputs)[:-1])), tf.float64
-        )
-        right = _per_sample(right)
+        equal = tf.equal(tf.argmax(outputs, -1, tf.int32), tf.reshape(labels, tf.shape(outputs)[:-1]))
+        right = _per_sample(tf.cast(equal, tf.float64))
         return losses, tf.where(tf.math.is_finite(losses), right, tf.zeros_like(right))  # NaN has no largest entry
 
     def reduce(self, losses: Any, right: Any, begin: Any) -> Any:
@@ -346,14 +343,8 @@ def _fitting(x: np.ndarray, wanted: Any) -> np.ndarray:
     return x.astype(wanted.dtype)
 
 
-def _drops(model: Any) -> bool:
-    return any(map(is_random_state, getattr(model, "variables", [])))
-
-
 def _statistics(model: Any, layout: Any) -> list[tuple[Any, int, float]]:
     """For each moving statistic: its entry, its place among the non-trainable variables, its momentum."""
-    from feddual.functional.layout import moving_statistics, owners
-
     owned = owners(model)
     places = {id(variable): place for place, variable in enumerate(model.non_trainable_variables)}
     entries = [entry for entry in layout.entries if not entry.trainable]

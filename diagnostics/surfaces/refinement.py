@@ -33,14 +33,8 @@ def refine(plan: Any, coarse: Any) -> tuple[Any, Callable[[dict[str, np.ndarray]
         shift = fine.loss[iy, ix] - before.loss[iy, ix]
         error = (before.loss + shift - fine.loss)[wanted]
         error = error[np.isfinite(error)]
-        return {
-            "refined": list(plan.refined),
-            "two_level": {
-                "share_refined": float(wanted.mean()),
-                "levels": levels.tolist(),
-                "rms_error": float(np.sqrt(np.mean(error**2))),
-                "largest_error": float(np.abs(error).max()),
-            },
-        }
+        errors = {"rms_error": float(np.sqrt(np.mean(error**2))), "largest_error": float(np.abs(error).max())}
+        about = {"share_refined": float(wanted.mean()), "levels": levels.tolist(), **errors}
+        return {"refined": list(plan.refined), "two_level": about}
 
     return plan, facts

@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -27,6 +27,22 @@ class Measured:
     computed: np.ndarray  # bool
     samples: np.ndarray  # how many samples each point was computed on
     meta: dict[str, Any] = field(repr=False)
+    kind: ClassVar[str]  # for people
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """From its folder, finished or not.
+
+        Args:
+            path: The folder.
+
+        Returns:
+            What was measured so far.
+        """
+        loaded = load(path)
+        if not isinstance(loaded, cls):
+            raise UserError(f"{path}: holds {loaded.kind}, not {cls.kind}; use {type(loaded).__name__}.load")
+        return loaded
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write to a folder: new, or one that holds the same measurement and no point that this one lacks.
@@ -67,24 +83,10 @@ class Surface(Measured):
     """Losses over a plane: `loss[iy, ix]` belongs to (alphas[ix], betas[iy])."""
 
     betas: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    kind = "a surface"
 
     def arrays(self) -> dict[str, np.ndarray]:
         return super().arrays() | {"betas": self.betas}
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "Surface":
-        """A surface from its folder, finished or not.
-
-        Args:
-            path: The folder.
-
-        Returns:
-            What was measured so far.
-        """
-        loaded = load(path)
-        if not isinstance(loaded, Surface):
-            raise UserError(f"{path}: holds lines, not a surface; use Lines.load")
-        return loaded
 
     @property
     def centre(self) -> tuple[int, int]:
@@ -99,9 +101,7 @@ class Surface(Measured):
         ready = [level for level in range(3) if self.computed.flat[np.concatenate(grid.levels[: level + 1])].all()]
         if not ready:
             raise UserError("the surface has too few points for a picture yet")
-        rows, columns = np.unravel_index(
-            grid.levels[0] if ready[-1] == 0 else np.concatenate(grid.levels[:2]), grid.shape
-        )
+        rows, columns = np.unravel_index(np.concatenate(grid.levels[: min(ready[-1], 1) + 1]), grid.shape)
         where = np.ix_(np.unique(rows), np.unique(columns))
         arrays = {name: getattr(self, name)[where] for name in FIELDS}
         return Surface(self.alphas[where[1][0]], **arrays, meta=self.meta, betas=self.betas[where[0][:, 0]])
@@ -150,20 +150,7 @@ class Surface(Measured):
 class Lines(Measured):
     """Losses along K directions: `loss[k, i]` belongs to alphas[i] on direction k."""
 
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "Lines":
-        """Lines from their folder, finished or not.
-
-        Args:
-            path: The folder.
-
-        Returns:
-            What was measured so far.
-        """
-        loaded = load(path)
-        if not isinstance(loaded, Lines):
-            raise UserError(f"{path}: holds a surface, not lines; use Surface.load")
-        return loaded
+    kind = "lines"
 
     def plot(self, **options: Any) -> Any:
         """Mean, median and the band of 10 to 90 % over directions.
@@ -191,10 +178,6 @@ def load(path: str | os.PathLike[str]) -> "Surface | Lines":
         plan = Plan.of_manifest(manifest)
         found = {name: values for name, *_ in plan.chunks() if (values := store.read_chunk(path, name)) is not None}
         return plan.result(found, manifest)
-    return _assemble(manifest, **arrays)
-
-
-def _assemble(manifest: dict[str, Any], **arrays: np.ndarray) -> "Surface | Lines":
     return (Surface if "betas" in arrays else Lines)(**arrays, meta=manifest)
 
 
@@ -220,30 +203,24 @@ class Plan:
         grid = Grid(np.array(identity["alphas"]), None if betas is None else np.array(betas))
         if identity["order"] != grid.order_hash:
             raise UserError("the unfinished surface was begun by another version, in another order; compute it anew")
-        refined = facts.get("refined")
+        planes, coarse = len(identity["directions"]) if betas is None else 1, identity.get("two_level") or {}
+        refined = None if facts.get("refined") is None else tuple(facts["refined"])
         return cls(
-            grid,
-            len(identity["directions"]) if betas is None else 1,
-            facts["images"],
-            facts["chunk"],
-            facts["class_counts"],
-            (identity.get("two_level") or {}).get("images", 0),
-            None if refined is None else tuple(refined),
+            grid, planes, facts["images"], facts["chunk"], facts["class_counts"], coarse.get("images", 0), refined
         )
 
     def chunks(self, level: int | None = None) -> list[tuple[str, int, np.ndarray, int]]:
         """(name, plane, flat indices, samples), in the order of computation."""
-        found = []
-        first, order = self.coarse or self.count, self.grid.order
-        for plane in range(self.planes):
-            for begin in range(0, len(order), self.chunk):
-                found.append((f"{plane}-{begin:06d}", plane, order[begin : begin + self.chunk], first))
+        order = self.grid.order
         refined = order[np.isin(order, self.refined)] if self.refined is not None else order[:0]
-        second = [
-            (f"fine-{begin:06d}", 0, refined[begin : begin + self.chunk], self.count)
-            for begin in range(0, len(refined), self.chunk)
-        ]
-        return (found + second) if level is None else (found, second)[level]
+
+        def cut(label: str, plane: int, flat: np.ndarray, count: int) -> list[tuple[str, int, np.ndarray, int]]:
+            starts = range(0, len(flat), self.chunk)
+            return [(f"{label}-{begin:06d}", plane, flat[begin : begin + self.chunk], count) for begin in starts]
+
+        first = [one for p in range(self.planes) for one in cut(str(p), p, order, self.coarse or self.count)]
+        second = cut("fine", 0, refined, self.count)
+        return first + second if level is None else (first, second)[level]
 
     def result(self, found: dict[str, np.ndarray], manifest: dict[str, Any]) -> "Surface | Lines":
         """The arrays of the chunks that are there."""
@@ -263,17 +240,9 @@ class Plan:
         computed = taken > 0
         # Coarse points take the centre's difference between few and all samples as a control variate.
         loss = values.loss + np.where(computed & (taken < self.count), shift, 0.0)
-        is_plane = self.grid.betas is not None
-        shape = self.grid.shape if is_plane else (self.planes, *self.grid.shape)
-        arrays: dict[str, Any] = {
-            "alphas": self.grid.alphas,
-            "loss": loss.reshape(shape),
-            "sem": values.sem.reshape(shape),
-            "accuracy": values.accuracy.reshape(shape),
-            "class_loss": values.class_loss.reshape(*shape, -1) if columns > COLUMNS else np.zeros((*shape, 0)),
-            "computed": computed.reshape(shape),
-            "samples": taken.reshape(shape),
-        }
-        if is_plane:
-            arrays["betas"] = self.grid.betas
-        return _assemble(manifest, **arrays)
+        shape = (self.planes, *self.grid.shape) if self.grid.betas is None else self.grid.shape
+        class_loss = values.class_loss.reshape(*shape, columns - COLUMNS)
+        over_points = (loss, values.sem, values.accuracy, computed, taken)
+        loss, sem, accuracy, computed, samples = (array.reshape(shape) for array in over_points)
+        arrays = (self.grid.alphas, loss, sem, accuracy, class_loss, computed, samples)
+        return Lines(*arrays, manifest) if self.grid.betas is None else Surface(*arrays, manifest, self.grid.betas)

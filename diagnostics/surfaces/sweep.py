@@ -2,7 +2,7 @@
 
 import pickle
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -36,21 +36,14 @@ class Problem:
     centre: np.ndarray | None = None  # for workers: the sums of a few samples at the centre, as the sender has them
 
 
-@dataclass(frozen=True)
-class Task:
-    """Points of one plane."""
-
-    folder: str  # where the problem is, for workers
-    plane: int
-    coordinates: np.ndarray
-    count: int  # samples
+Chunk = tuple[str, int, np.ndarray, int]  # name, plane, coordinates of the points, samples
 
 
 class Sweep:
     """Computes points of a problem's planes."""
 
     def __init__(
-        self, problem: Problem, objective: Objective, corner: np.ndarray, workers: int = 1, executor: str = "processes"
+        self, problem: Problem, objective: Objective, corner: Any = None, workers: int = 1, executor: str = ""
     ):
         """Args: problem, its objective, the largest coordinates, processes and what runs them."""
         self.problem, self.workers, self._executor = problem, workers, executor
@@ -59,53 +52,49 @@ class Sweep:
         if objective.prefix_check is not None:
             self.facts["check_prefix"] = objective.prefix_check
         self._plane = 0
-        self.group = self._engine.group
-        self.chunk = self.group * -(-CHUNK // self.group)
+        self.chunk = self._engine.group * -(-CHUNK // self._engine.group)
 
     def sums(self, plane: int, coordinates: np.ndarray, count: int) -> np.ndarray:
         """In this process: sums of points, shape (points, columns)."""
         if plane != self._plane:
             self._engine.place(self.problem.weights, self.problem.planes[plane])
             self._plane = plane
-        return _in_groups(self._engine, coordinates, count)
+        return engines.in_groups(self._engine, coordinates, count)
 
-    def run(
-        self,
-        points: Sequence[tuple[int, str, np.ndarray, int]],
-        store: Any,
-        done: Callable[[str, np.ndarray, int], None],
-    ) -> int:
-        """Compute what the store lacks; how many points those were.
+    def at_centre(self) -> np.ndarray:
+        """Sums of a few samples at the model itself, by which processes compare theirs."""
+        return self.sums(0, np.zeros((1, len(self.problem.planes[0]))), min(FEW, len(self.objective.x)))[:, :1]
+
+    def run(self, chunks: Sequence[Chunk], store: Any) -> Iterator[tuple[str, np.ndarray, bool]]:
+        """Compute what the store lacks.
 
         Args:
-            points: (plane, name, coordinates, count) of each chunk, at most `self.chunk` points each.
+            chunks: At most `self.chunk` points each.
             store: Has `read(name)` and `write(name, sums)`.
-            done: Called with each chunk's name, sums and number of points, in order; those found in the store first.
+
+        Yields:
+            Each chunk's name, its sums and whether they are new; in order, those found in the store first.
         """
         missing = []
-        for chunk in points:
-            found = store.read(chunk[1])
+        for chunk in chunks:
+            found = store.read(chunk[0])
             if found is not None and len(found) == len(chunk[2]):
-                done(chunk[1], found, len(found))
+                yield chunk[0], found, False
             else:
                 missing.append(chunk)
-        for (_, name, _, _), sums in zip(missing, self._compute(missing), strict=True):
+        for (name, *_), sums in zip(missing, self._compute(missing), strict=True):
             store.write(name, sums)
-            done(name, sums, len(sums))
-        return sum(len(coordinates) for _, _, coordinates, _ in missing)
+            yield name, sums, True
 
-    def _compute(self, chunks: Sequence[tuple[int, str, np.ndarray, int]]) -> Iterator[np.ndarray]:
-        if self.workers == 1 or len(chunks) < 2:
-            for plane, _, coordinates, count in chunks:
-                yield self.sums(plane, coordinates, count)
+    def _compute(self, chunks: Sequence[Chunk]) -> Iterator[np.ndarray]:
+        workers = min(self.workers, len(chunks))
+        if workers < 2:
+            yield from (self.sums(*chunk[1:]) for chunk in chunks)
             return
         with self._shared() as folder:
-            pool = executors.create(
-                SimpleNamespace(executor=self._executor, workers=min(self.workers, len(chunks)), device="auto")
-            )
+            pool = executors.create(SimpleNamespace(executor=self._executor, workers=workers, device="auto"))
             try:
-                tasks = [Task(folder, plane, coordinates, count) for plane, _, coordinates, count in chunks]
-                yield from pool.imap("diagnostics.surfaces.sweep:compute", tasks)
+                yield from pool.imap("diagnostics.surfaces.sweep:compute", [(folder, *chunk[1:]) for chunk in chunks])
             finally:
                 pool.close()
 
@@ -120,7 +109,7 @@ class Sweep:
             y=objective.y.numpy(),
             settings=problem.settings | {"features": features, "cut": features},
             engine="plain" if isinstance(self._engine, engines.Plain) else "unchecked",
-            centre=self.sums(0, np.zeros((1, len(problem.planes[0]))), min(FEW, len(objective.x)))[:, :1],
+            centre=self.at_centre(),
         )
         with tempfile.TemporaryDirectory(prefix="feddual-surface-") as folder:
             np.save(Path(folder) / "x.npy", objective.x.numpy())
@@ -134,41 +123,21 @@ class Sweep:
             yield folder
 
 
-def compute(task: Task) -> np.ndarray:
-    """Executor function: a task's sums."""
-    worker = _worker(task.folder)
-    return worker.sums(task.plane, task.coordinates, task.count)
-
-
-class _Worker:
-    def __init__(self, problem: Problem):
-        self._problem = problem
-        objective = Objective(problem.model, problem.x, problem.y, **problem.settings)
-        self._engine, _ = engines.choose(objective, problem.weights, problem.planes, problem.engine)
-        self._plane = 0
-        apart = mismatch(
-            problem.centre, self.sums(0, np.zeros((1, len(problem.planes[0]))), min(FEW, len(objective.x)))[:, :1]
-        )
-        if apart > TOLERANCE:
-            raise UserError(
-                f"workers: the model is another function in other processes (its losses differ by {apart:.1e}, "
-                "relative): Keras could not save all of it; use workers=1"
-            )
-
-    def sums(self, plane: int, coordinates: np.ndarray, count: int) -> np.ndarray:
-        if plane != self._plane:
-            self._engine.place(self._problem.weights, self._problem.planes[plane])
-            self._plane = plane
-        return _in_groups(self._engine, coordinates, count)
+def compute(task: tuple[str, int, np.ndarray, int]) -> np.ndarray:
+    """Executor function: the sums of a plane's points, of the problem in a folder."""
+    return _worker(task[0]).sums(*task[1:])
 
 
 @lru_cache(maxsize=1)
-def _worker(folder: str) -> _Worker:
+def _worker(folder: str) -> Sweep:
     devices.configure()
     problem = pickle.loads((Path(folder) / "problem").read_bytes())
-    return _Worker(replace(problem, x=np.load(Path(folder) / "x.npy")))
-
-
-def _in_groups(engine: engines.Engine, coordinates: np.ndarray, count: int) -> np.ndarray:
-    starts = range(0, len(coordinates), engine.group)
-    return np.concatenate([engine.sums(coordinates[a : a + engine.group].astype(np.float32), count) for a in starts])
+    objective = Objective(problem.model, np.load(Path(folder) / "x.npy"), problem.y, **problem.settings)
+    sweep = Sweep(problem, objective)
+    apart = mismatch(problem.centre, sweep.at_centre())
+    if apart > TOLERANCE:
+        raise UserError(
+            f"workers: the model is another function in other processes (its losses differ by {apart:.1e}, "
+            "relative): Keras could not save all of it; use workers=1"
+        )
+    return sweep

@@ -15,8 +15,7 @@ def names() -> tuple[str, ...]:
 
 def find(name: str) -> "type[Algorithm]":
     """The class behind `algorithm.name`."""
-    found: type[Algorithm] = plugins.find("algorithms", name, "algorithm.name")
-    return found
+    return plugins.find("algorithms", name, "algorithm.name")
 
 
 def create(experiment: Any) -> "Algorithm":

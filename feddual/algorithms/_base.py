@@ -58,6 +58,14 @@ class ClientContext:
     epoch: Any = None  # traced: what start_epoch returned
 
     def with_(self, **values: Any) -> "ClientContext":
+        """The context with some of its fields replaced.
+
+        Args:
+            **values: Fields and what they become.
+
+        Returns:
+            Another context.
+        """
         return replace(self, **values)
 
 
@@ -94,7 +102,16 @@ class ClientResult:
 
 
 class Algorithm:
-    """FedAvg; the base of all others."""
+    """FedAvg; the base of all others: override what differs, and name the class as `algorithm.name: module:Class`.
+
+    Example:
+        >>> import feddual
+        >>> class Halved(feddual.Algorithm):
+        ...     def adjust_gradient(self, ctx, gradient, weights):
+        ...         return gradient / 2
+        >>> Halved(Halved.Params(), training=None).adjust_gradient(None, 3.0, None)
+        1.5
+    """
 
     class Params(Section):
         """Keys of the `algorithm` section, besides name and preset."""
@@ -108,12 +125,25 @@ class Algorithm:
     paper: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, params: Any, training: Any):
+        """Keep the settings; nothing else is ever kept.
+
+        Args:
+            params: The config's `algorithm` section, an instance of `Params`.
+            training: The config's `training` section.
+        """
         self.params = params
         self.training = training
 
     @classmethod
     def protocol_defaults(cls, protocol: str) -> dict[str, Any]:
-        """What a protocol sets for this algorithm, as a partial config."""
+        """What a protocol sets for this algorithm.
+
+        Args:
+            protocol: `paper` or `faithful`.
+
+        Returns:
+            A partial config, weaker than what an experiment says.
+        """
         from feddual.experiment.config import merge
 
         if protocol == "faithful":
@@ -121,7 +151,14 @@ class Algorithm:
         return merge({"training": {"optimizer": "adam", "learning_rate": 1e-3, "weighting": "uniform"}}, cls.paper)
 
     def check(self, experiment: Any) -> None:
-        """Refuse combinations that make no sense, with a UserError."""
+        """Refuse combinations that make no sense.
+
+        Args:
+            experiment: The resolved experiment.
+
+        Raises:
+            UserError: Naming the key, its value and what is allowed.
+        """
 
     @property
     def epoch_facts(self) -> tuple[str, ...]:
@@ -131,77 +168,207 @@ class Algorithm:
     # --- state
 
     def init_server(self, layout: Layout, weights: np.ndarray) -> Slots:
+        """What the server keeps besides the weights, before the first round.
+
+        Args:
+            layout: Which part of a weight vector is which tensor.
+            weights: The initial weights, (layout.size,).
+
+        Returns:
+            Arrays by name; types and shapes stay as they are here.
+        """
         return {}
 
     def init_client(self, layout: Layout, weights: np.ndarray) -> Slots:
+        """What a client keeps between rounds, before its first one.
+
+        Args:
+            layout: Which part of a weight vector is which tensor.
+            weights: The initial weights, (layout.size,).
+
+        Returns:
+            Arrays by name; types and shapes stay as they are here.
+        """
         return {}
 
     # --- client
 
     def start_weights(self, layout: Layout, weights: np.ndarray, client: Slots) -> np.ndarray:
-        """The weights a client starts from, given the global ones."""
+        """The weights a client starts from.
+
+        Args:
+            layout: Which part of a weight vector is which tensor.
+            weights: The global weights.
+            client: This client's slots.
+
+        Returns:
+            A weight vector, by default the global one.
+        """
         return weights
 
     def momentum(self, layout: Layout) -> Any:
-        """Momentum of each trainable value, (num_trainable,), for SGD; None takes `training.momentum` for all."""
+        """Momentum where it differs within the vector, for SGD.
+
+        Args:
+            layout: Which part of a weight vector is which tensor.
+
+        Returns:
+            A value for each trainable weight, (num_trainable,); None takes `training.momentum` for all.
+        """
         return None
 
     def before_training(self, ctx: ClientContext) -> dict[str, Any]:
-        """Traced, once: values for `ctx.before`."""
+        """Traced, once: what is computed before the first step.
+
+        Args:
+            ctx: What a hook may know.
+
+        Returns:
+            Tensors by name, for `ctx.before`.
+        """
         return {}
 
     def start_epoch(self, ctx: ClientContext, epoch: Any, weights: Any, accuracy: Any) -> dict[str, Any]:
-        """Traced, each epoch: values for `ctx.epoch`.
+        """Traced, each epoch: what is computed at its start.
 
         Args:
-            ctx: The context.
+            ctx: What a hook may know.
             epoch: Its index, from 0.
             weights: The local weights now, the whole vector.
             accuracy: Of the previous epoch's own batches; 0 in the first.
+
+        Returns:
+            Tensors by name, for `ctx.epoch`.
         """
         return {}
 
     def loss_term(self, ctx: ClientContext, weights: Any, batch: Batch, outputs: Outputs, cross_entropy: Any) -> Any:
-        """Traced, each step: the loss, given the batch's mean cross-entropy."""
+        """Traced, each step: what is minimised.
+
+        Args:
+            ctx: What a hook may know.
+            weights: The trainable weights now, (num_trainable,).
+            batch: The step's examples.
+            outputs: The network's answers to them.
+            cross_entropy: Their mean cross-entropy.
+
+        Returns:
+            The loss, a scalar.
+        """
         return cross_entropy
 
     def adjust_gradient(self, ctx: ClientContext, gradient: Any, weights: Any) -> Any:
-        """Traced, each step: the gradient (num_trainable,) that the optimizer sees."""
+        """Traced, each step: the gradient that the optimizer sees.
+
+        Args:
+            ctx: What a hook may know.
+            gradient: Of the loss, (num_trainable,).
+            weights: The trainable weights now.
+
+        Returns:
+            A gradient, (num_trainable,).
+        """
         return gradient
 
     def after_step(self, ctx: ClientContext, weights: Any) -> Any:
-        """Traced, each step: the trainable weights after the optimizer's step."""
+        """Traced, each step: the last word on the weights.
+
+        Args:
+            ctx: What a hook may know.
+            weights: The trainable weights after the optimizer's step.
+
+        Returns:
+            The trainable weights for the next step.
+        """
         return weights
 
     def after_training(self, ctx: ClientContext, weights: Any) -> dict[str, Any]:
-        """Traced, once: tensors for `Trained.extras`."""
+        """Traced, once: what is computed after the last step.
+
+        Args:
+            ctx: What a hook may know.
+            weights: The local weights, the whole vector.
+
+        Returns:
+            Tensors by name, for `Trained.extras`.
+        """
         return {}
 
     def finish_client(self, ctx: ClientContext, trained: Trained) -> tuple[Slots, Slots]:
-        """The payload for the server and the client's new slots."""
+        """What a client sends besides its weights, and what it keeps.
+
+        Args:
+            ctx: What a hook may know, as numpy arrays.
+            trained: What the local loop gave.
+
+        Returns:
+            The payload for the server, and the client's new slots.
+        """
         return {}, ctx.client
 
     # --- server
 
     def client_weight(self, result: ClientResult) -> float:
+        """A client's weight in averages, before they are normalised.
+
+        Args:
+            result: What the client sent.
+
+        Returns:
+            One, or its number of examples, as `training.weighting` says.
+        """
         return float(result.num_examples) if self.training.weighting == "num_examples" else 1.0
 
     def accumulate(self, acc: Any, result: ClientResult, server: ServerState) -> Any:
-        """Take one client's result in; called in client-id order, with None at first."""
+        """Take one client's result in; called in the order of client ids.
+
+        Args:
+            acc: What the last call returned, None at first.
+            result: What the client sent.
+            server: The server's state before the round.
+
+        Returns:
+            Whatever `finish` needs.
+        """
         return aggregation.add(acc, result.weights, self.client_weight(result))
 
     def finish(self, server: ServerState, acc: Any, layout: Layout, num_clients: int) -> Finished:
-        """The next server state, and facts to record with the round."""
+        """End a round at the server.
+
+        Args:
+            server: Its state before the round.
+            acc: What `accumulate` returned for the last client.
+            layout: Which part of a weight vector is which tensor.
+            num_clients: In the whole federation.
+
+        Returns:
+            The next server state, and facts to record with the round.
+        """
         return replace(server, weights=aggregation.mean(acc)), {}
 
     def evaluation_weights(self, server: ServerState, layout: Layout) -> np.ndarray:
-        """The weights that are tested: a vector, or several as rows, whose metrics are averaged."""
+        """The weights that are tested.
+
+        Args:
+            server: The server's state.
+            layout: Which part of a weight vector is which tensor.
+
+        Returns:
+            A vector, or several as rows, whose metrics are averaged.
+        """
         return server.weights
 
     # --- facts
 
     def communication(self, layout: Layout) -> tuple[int, int]:
-        """Values sent to and from a client in a round."""
+        """How much is sent in a round.
+
+        Args:
+            layout: Which part of a weight vector is which tensor.
+
+        Returns:
+            The number of values sent to a client, and from it.
+        """
         return layout.size, layout.size
 
     @classmethod

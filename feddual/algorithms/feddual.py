@@ -15,7 +15,6 @@ so that both parts of the server move in the same units; `tuned` is the best of 
 training data (docs/reproduction.md). `frozen_head` and `mean` are controls.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -207,15 +206,14 @@ class FedDUAL(Algorithm):
         if not len(where):
             return {}, slots
         moved = -update(trained.weights, ctx.global_weights)[where]
-        sources: dict[str, Callable[[], Any]] = {
-            "grad_end_mean": lambda: trained.extras["gradient"],
-            "grad_start_mean": lambda: trained.extras["gradient"],
-            "grad_end_sum": lambda: trained.extras["gradient"] * len(ctx.y),
-            "pseudo": lambda: moved,
-            "pseudo_per_step": lambda: moved / (self.training.learning_rate * max(trained.steps, 1)),
-            "weights": lambda: trained.weights[where],
-        }
-        return {"source": np.asarray(sources[self.params.update_source](), np.float32)}, slots
+        kind, source = self.params.update_source, trained.extras.get("gradient", moved)
+        if kind == "grad_end_sum":
+            source = source * len(ctx.y)
+        elif kind == "pseudo_per_step":
+            source = moved / (self.training.learning_rate * max(trained.steps, 1))
+        elif kind == "weights":
+            source = trained.weights[where]
+        return {"source": np.asarray(source, np.float32)}, slots
 
     # --- server
 
@@ -244,12 +242,14 @@ class FedDUAL(Algorithm):
         facts: dict[str, Any] = {}
         position = 0
         whole = self.params.granularity == "tensor"
+        method = plugins.find("barycenters", self.params.barycenter, "algorithm.barycenter")
         where = masks.indices(self.entries(layout))
         for name, groups in self._groups(layout).items():
             found = []
             for group in groups:
                 local = position + group
-                bar = self._barycenter(sources[:, local], shares, epsilon, layout.by_path[name].shape if whole else ())
+                settings = self._settings(epsilon, layout.by_path[name].shape if whole else ())
+                bar = method(sources[:, local], shares, **settings)
                 found.append(barycenter.facts(bar))
                 place = where[local]
                 if self.params.update_source == "weights":
@@ -279,21 +279,19 @@ class FedDUAL(Algorithm):
             groups[entry.path] = list(places.reshape(-1, entry.shape[-1]).T) if neurons else [places]
         return groups
 
-    def _barycenter(
-        self, vectors: np.ndarray, shares: np.ndarray, epsilon: float, shape: tuple[int, ...]
-    ) -> barycenter.Barycenter:
+    def _settings(self, epsilon: float, shape: tuple[int, ...]) -> dict[str, Any]:
+        """What the method takes besides vectors and shares."""
         params = self.params
-        if params.barycenter == "gibbs":
-            return barycenter.gibbs(
-                vectors, shares, epsilon, params.epsilon_relative, params.iterations, params.tol, params.distance
-            )
-        if params.barycenter == "published":
-            return barycenter.published(vectors, shares, epsilon, params.iterations)
-        if params.barycenter == "sinkhorn":
-            return barycenter.sinkhorn(vectors, shares, epsilon, method=params.sinkhorn_method)
-        if params.barycenter == "free_support":
-            return barycenter.free_support(vectors, shares, shape)
-        return plugins.find("barycenters", params.barycenter, "algorithm.barycenter")(vectors, shares)
+        settings: dict[str, dict[str, Any]] = {
+            "gibbs": {
+                "epsilon": epsilon, "relative": params.epsilon_relative, "max_iter": params.iterations,
+                "tol": params.tol, "distance": params.distance,
+            },
+            "published": {"epsilon": epsilon, "max_iter": params.iterations},
+            "sinkhorn": {"epsilon": epsilon, "method": params.sinkhorn_method},
+            "free_support": {"shape": shape},
+        }  # fmt: skip
+        return settings.get(params.barycenter, {})
 
     def communication(self, layout: Layout) -> tuple[int, int]:
         extra = len(masks.indices(self.entries(layout))) if self.params.update_source.startswith("grad") else 0

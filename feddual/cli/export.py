@@ -1,9 +1,9 @@
 """A run's model and tables in formats other tools read."""
 
-import os
 from pathlib import Path
 
 from feddual import api
+from feddual.data.files import whole_file
 from feddual.errors import UserError
 
 FORMATS = ("keras", "csv", "parquet")
@@ -22,21 +22,12 @@ def export(run_path: Path, to: str, out: Path | None = None, round_index: int | 
         target = out or run.path / "model.keras"
         if target.suffix != ".keras":
             raise UserError(f"--out: {target} must end in .keras")
-        partial = target.with_name(f".{os.getpid()}.{target.name}")
-        run.model(round_index).save(partial)
-        os.replace(partial, target)
+        with whole_file(target) as partial:
+            run.model(round_index).save(partial)
         return [target]
     folder = out or run.path / "export"
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name in ("metrics", "clients", "timings"):
-        frame = getattr(run, name)
-        target = folder / f"{name}.{to}"
-        partial = target.with_name(f".{os.getpid()}.{target.name}")
-        if to == "csv":
-            frame.to_csv(partial, index=False)
-        else:
-            frame.to_parquet(partial, index=False)
-        os.replace(partial, target)
-        written.append(target)
-    return written
+    written = {name: folder / f"{name}.{to}" for name in ("metrics", "clients", "timings")}
+    for name, target in written.items():
+        with whole_file(target) as partial:
+            getattr(getattr(run, name), f"to_{to}")(partial, index=False)
+    return list(written.values())

@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from feddual.cli.shell import DataDir, Json, app, guarded, show
+from feddual.cli.shell import DataDir, Json, answer, app, guarded
 from feddual.errors import UserError
 from feddual.experiment import plugins
 
 KINDS = sorted([*plugins.KINDS, *plugins.SHELVES])
+KINDS_TEXT = ", ".join(KINDS)
 data_app = typer.Typer(no_args_is_help=True, help="What data is there, where it comes from, whether it is intact.")
 app.add_typer(data_app, name="data")
 
@@ -18,9 +19,7 @@ app.add_typer(data_app, name="data")
 @app.command("list")
 @guarded
 def list_(
-    kind: Annotated[
-        str | None, typer.Argument(help=f"One of {', '.join(KINDS)}; without it, how many of each.")
-    ] = None,
+    kind: Annotated[str | None, typer.Argument(help=f"One of {KINDS_TEXT}; without it, how many of each.")] = None,
     as_json: Json = False,
 ) -> None:
     """List what there is to name: algorithms, data sets, models, probes, ... shipped or brought by installed packages.
@@ -34,25 +33,17 @@ def list_(
     """
     if kind is None:
         counts = {one: len(plugins.describe(one)) for one in KINDS}
-        if as_json:
-            print(json.dumps(counts))
-        else:
-            show(("kind", "how many"), ([one, str(count)] for one, count in counts.items()))
-        return
+        return answer(as_json, counts, ("kind", "how many"), ([one, str(count)] for one, count in counts.items()))
     if kind not in KINDS:
         raise UserError(f"KIND: {kind!r} is unknown; {plugins.allowed(kind, KINDS)}")
     rows = plugins.describe(kind)
-    if as_json:
-        print(json.dumps([{"name": name, "about": about} for name, about in rows]))
-    else:
-        show(("name", "what it is"), rows)
+    answer(as_json, [{"name": name, "about": about} for name, about in rows], ("name", "what it is"), rows)
 
 
 @app.command()
 @guarded
 def algorithms(
-    name: Annotated[str | None, typer.Argument(help="One algorithm in full.")] = None,
-    as_json: Json = False,
+    name: Annotated[str | None, typer.Argument(help="One algorithm in full.")] = None, as_json: Json = False
 ) -> None:
     """List the algorithms, or describe one."""
     from feddual.experiment import describe
@@ -62,12 +53,9 @@ def algorithms(
         print(json.dumps(facts) if as_json else describe.algorithm_text(facts))
         return
     rows = describe.algorithms()
-    if as_json:
-        print(json.dumps(rows))
-        return
     columns = ("name", "paper", "parameters_text", "communication", "memory")
     headings = ("name", "paper", "parameters (default)", "down / up", "kept between rounds")
-    show(headings, ([row[column] or "–" for column in columns] for row in rows))
+    answer(as_json, rows, headings, ([row[column] or "–" for column in columns] for row in rows))
 
 
 @app.command()
@@ -90,12 +78,9 @@ def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
     from feddual.cli import doctor
 
     checks = doctor.examine(data_dir)
-    if as_json:
-        print(json.dumps(checks))
-    else:
-        marks = {True: "[green]✓[/green]", None: "[yellow]![/yellow]", False: "[red]✗[/red]"}
-        rows = ([f"{marks[check['ok']]} {check['name']}", check["found"], check["advice"]] for check in checks)
-        show(("check", "found", "what to do"), rows)
+    marks = {True: "[green]✓[/green]", None: "[yellow]![/yellow]", False: "[red]✗[/red]"}
+    rows = ([f"{marks[check['ok']]} {check['name']}", check["found"], check["advice"]] for check in checks)
+    answer(as_json, checks, ("check", "found", "what to do"), rows)
     if any(check["ok"] is False for check in checks):
         raise typer.Exit(1)
 
@@ -107,10 +92,7 @@ def data_status(data_dir: DataDir = None, as_json: Json = False) -> None:
     from feddual.cli import doctor
 
     rows = doctor.data_status(data_dir)
-    if as_json:
-        print(json.dumps(rows))
-        return
-    show(("data", "state", "where"), ([row["name"], row["state"], row["where"]] for row in rows))
+    answer(as_json, rows, ("data", "state", "where"), ([row["name"], row["state"], row["where"]] for row in rows))
 
 
 @data_app.command("fetch")

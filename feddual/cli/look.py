@@ -8,14 +8,18 @@ import typer
 
 from feddual.cli.shell import Json, app, cell, guarded, show
 
+_TARGET = "Accuracy to reach; by default the paper's for the data set."
+_SOURCE = "A run directory, a study's folder, or any folder with runs."
+_SECTION = "A section of your own, at the end. Repeatable."
+_OUT = "Target file (keras) or folder (csv, parquet); default beside the run."
+_ROUND = "A kept checkpoint's round, instead of the last."
+
 
 @app.command()
 @guarded
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run directories.")],
-    target: Annotated[
-        float | None, typer.Option(help="Accuracy to reach; by default the paper's for the data set.")
-    ] = None,
+    target: Annotated[float | None, typer.Option(help=_TARGET)] = None,
     as_json: Json = False,
 ) -> None:
     """Compare runs: accuracy, rounds and seconds to a target."""
@@ -36,13 +40,9 @@ def compare(
 @app.command()
 @guarded
 def report(
-    source: Annotated[
-        Path, typer.Argument(metavar="RUN|STUDY", help="A run directory, a study's folder, or any folder with runs.")
-    ],
+    source: Annotated[Path, typer.Argument(metavar="RUN|STUDY", help=_SOURCE)],
     out: Annotated[Path | None, typer.Option(help="The file; default report.html in the folder.")] = None,
-    section: Annotated[
-        list[str] | None, typer.Option(metavar="MODULE:NAME", help="A section of your own, at the end. Repeatable.")
-    ] = None,
+    section: Annotated[list[str] | None, typer.Option(metavar="MODULE:NAME", help=_SECTION)] = None,
     as_json: Json = False,
 ) -> None:
     """Write one HTML page with all that was recorded; it opens in any browser, offline.
@@ -66,12 +66,8 @@ def report(
 def export(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
     to: Annotated[str, typer.Option(help="keras (the final model), csv or parquet (the tables).")] = "keras",
-    out: Annotated[
-        Path | None, typer.Option(help="Target file (keras) or folder (csv, parquet); default beside the run.")
-    ] = None,
-    round_index: Annotated[
-        int | None, typer.Option("--round", help="A kept checkpoint's round, instead of the last.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help=_OUT)] = None,
+    round_index: Annotated[int | None, typer.Option("--round", help=_ROUND)] = None,
     as_json: Json = False,
 ) -> None:
     """Write a run's model or tables in a format other tools read."""

@@ -4,19 +4,10 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TimeElapsedColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
     from feddual.training.engine import RoundRecord
@@ -25,7 +16,12 @@ if TYPE_CHECKING:
 class Shown:
     """What is on the screen between `with` and its end."""
 
-    _bar: Progress
+    def __init__(self, enabled: bool, *columns: Any, **options: Any):
+        self._console = Console(stderr=True)
+        self._enabled = enabled
+        self._live = enabled and (self._console.is_terminal or self._console.is_jupyter)
+        options |= {"console": self._console, "disable": not self._live, "auto_refresh": not self._console.is_jupyter}
+        self._bar = Progress(*columns, **options)
 
     def _update(self, task: TaskID, **values: Any) -> None:
         # In a notebook the bar is drawn here and not by rich's own thread, whose drawing catches whatever else the
@@ -36,9 +32,7 @@ class Shown:
         self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._bar.stop()
 
 
@@ -46,28 +40,12 @@ class RunProgress(Shown):
     """Follows a run: round, accuracy, loss, clients per second, time left."""
 
     def __init__(self, experiment: Any, enabled: bool = True, label: str | None = None):
-        self._enabled = enabled
+        columns = (MofNCompleteColumn(), "{task.fields[facts]}", TimeElapsedColumn(), "left", TimeRemainingColumn())
+        super().__init__(enabled, "{task.description}", BarColumn(bar_width=24), *columns)
         self._label = label or f"{experiment.algorithm.name} · {experiment.name}"
-        self._rounds = experiment.training.rounds
-        self._console = Console(stderr=True)
-        self._live = enabled and (self._console.is_terminal or self._console.is_jupyter)
-        self._started = time.perf_counter()
-        self._seen = 0
-        self._prepared = 0.0
+        self._started, self._seen, self._prepared = time.perf_counter(), 0, 0.0
         self._task: TaskID | None = None
         self._preparation: TaskID | None = None
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[facts]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=self._console,
-            disable=not self._live,
-            auto_refresh=not self._console.is_jupyter,
-        )
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """A long preparation, such as the features of frozen layers."""
@@ -89,18 +67,14 @@ class RunProgress(Shown):
         facts = self._facts(record)
         if self._live:
             if self._task is None:
-                self._task = self._bar.add_task(
-                    self._label, total=record.num_rounds, facts="", completed=record.round_index - 1
-                )
+                done = record.round_index - 1
+                self._task = self._bar.add_task(self._label, total=record.num_rounds, facts="", completed=done)
             self._update(self._task, completed=record.round_index, facts=facts)
         else:
             elapsed = time.perf_counter() - self._started
             left = elapsed / self._seen * (record.num_rounds - record.round_index)
-            print(
-                f"round {record.round_index}/{record.num_rounds}  {facts}  {_clock(left)} left",
-                file=sys.stderr,
-                flush=True,
-            )
+            line = f"round {record.round_index}/{record.num_rounds}  {facts}  {_clock(left)} left"
+            print(line, file=sys.stderr, flush=True)
 
     def _facts(self, record: "RoundRecord") -> str:
         metrics = record.metrics
@@ -117,14 +91,8 @@ class StudyProgress(Shown):
     """Follows a study: cells and rounds done, elapsed and estimated time."""
 
     def __init__(self, runner: Any, enabled: bool = True, every: float = 1.0):
+        super().__init__(enabled, "{task.description}", BarColumn(bar_width=24), "{task.fields[facts]}")
         self._runner = runner
-        self._enabled = enabled
-        console = Console(stderr=True)
-        self._live = enabled and (console.is_terminal or console.is_jupyter)
-        self._bar = Progress(
-            TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[facts]}"),
-            console=console, disable=not self._live, auto_refresh=not console.is_jupyter,
-        )  # fmt: skip
         self._task = self._bar.add_task(runner.study.name, total=None, facts="")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, args=(every,), daemon=True)
@@ -134,13 +102,11 @@ class StudyProgress(Shown):
             self._thread.start()
         return super().__enter__()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._stop.set()
         if self._live:
             self._thread.join()
-        super().__exit__(kind, value, trace)
+        super().__exit__(*exception)
 
     def _watch(self, every: float) -> None:
         while not self._stop.wait(every):
@@ -193,21 +159,11 @@ class StoryProgress(Shown):
             stages: How many there will be.
             every: Seconds between plain lines about one bar, where nobody watches.
         """
-        self._console = Console(stderr=True)
-        self._enabled, self._stages, self._every = enabled, stages, every
-        self._live = enabled and (self._console.is_terminal or self._console.is_jupyter)
-        self._begun = 0
+        facts, left = "{task.fields[unit]}  {task.fields[facts]}", TimeRemainingColumn(True, elapsed_when_finished=True)
+        columns = ("  {task.description}", BarColumn(bar_width=16), MofNCompleteColumn(), facts, left)
+        super().__init__(enabled, *columns, speed_estimate_period=120)  # a surface takes long
+        self._stages, self._every, self._begun = stages, every, 0
         self._said: dict[TaskID, float] = {}
-        self._bar = Progress(
-            TextColumn("  {task.description}"),
-            BarColumn(bar_width=16),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[unit]}  {task.fields[facts]}"),
-            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-            console=self._console,
-            disable=not self._live,
-            speed_estimate_period=120,  # a surface takes long
-        )
 
     def stage(self, title: str, why: str) -> None:
         """The next stage begins; the last one's bars stay above it."""
@@ -229,7 +185,7 @@ class StoryProgress(Shown):
         task = self._bar.tasks[bar]
         done = task.completed + 1 if completed is None else completed
         new = done != task.completed
-        self._bar.update(bar, completed=done, facts=facts, total=task.total if total is None else total)
+        self._update(bar, completed=done, facts=facts, total=task.total if total is None else total)
         now = time.monotonic()
         whole = done == self._bar.tasks[bar].total
         if self._enabled and not self._live and new and (whole or now - self._said[bar] > self._every):

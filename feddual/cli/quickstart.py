@@ -59,32 +59,21 @@ class Outcome:
     def text(self) -> str:
         """What was measured, where it lies, what to try next."""
         cells = [f"{self.out}/{name}" for name in self.runs]
-        return "\n".join(
-            [
-                "",
-                *self.findings,
-                "",
-                f"report: {self.report}   (open it in a browser)",
-                f"everything else: {self.out}/",
-                "",
-                "Next:",
-                f"  feddual compare {' '.join(cells)}",
-                "  feddual run quickstart --set partition.alpha=1.0 --probe gradient-norms@every=2 --out runs/milder",
-                f"  python -m diagnostics compare {' '.join(cells[:2])} --directions 10 --out runs/flatness",
-                "  feddual init > mine.yaml        # your own experiment",
-                "  make lab                        # the notebooks",
-            ]
-        )
+        places = [f"report: {self.report}   (open it in a browser)", f"everything else: {self.out}/"]
+        following = [
+            f"  feddual compare {' '.join(cells)}",
+            "  feddual run quickstart --set partition.alpha=1.0 --probe gradient-norms@every=2 --out runs/milder",
+            f"  python -m diagnostics compare {' '.join(cells[:2])} --directions 10 --out runs/flatness",
+            "  feddual init > mine.yaml        # your own experiment",
+            "  make lab                        # the notebooks",
+        ]
+        return "\n".join(["", *self.findings, "", *places, "", "Next:", *following])
 
 
 def tell(
-    out: Path,
-    overrides: Mapping[str, Any] | None = None,
-    *,
-    grid: int = GRID,
-    workers: int | None = None,
+    out: Path, overrides: Mapping[str, Any] | None = None, *, grid: int = GRID, workers: int | None = None,
     progress: bool = True,
-) -> Outcome:
+) -> Outcome:  # fmt: skip
     """Tell the whole story into a folder.
 
     Args:
@@ -114,8 +103,7 @@ def tell(
         outcome.failed |= _surfaces(shown, finished, grid, config.Runtime(executor=executor, workers=count))
         outcome.failed |= _compare(finished, out)
         _draw(shown, out, outcome)
-    for name, path in finished.items():
-        outcome.runs[name] = RunDir(path).summary()
+    outcome.runs = {name: RunDir(path).summary() for name, path in finished.items()}
     return outcome
 
 
@@ -169,9 +157,7 @@ def measure(task: SurfaceTask) -> str | None:
 
     devices.configure()
     try:
-        loss_surface(
-            task.run, grid=task.grid, images=IMAGES, direction=task.direction, out=task.out, progress=False
-        )  # fmt: skip
+        loss_surface(task.run, grid=task.grid, images=IMAGES, direction=task.direction, out=task.out, progress=False)
     except UserError as error:
         return str(error)
     return None
@@ -200,9 +186,8 @@ def _compare(runs: Mapping[str, Path], out: Path) -> dict[str, str]:
     """How flat, from the surfaces; the error if they cannot be compared. An earlier comparison's numbers go."""
     from diagnostics.flatness import matching, recorded
 
-    whole = [
-        path for path in runs.values() if all(_is_there(RunDir(path).surface_path(f"pair-{n}")) for n in range(PAIRS))
-    ]
+    surfaces = {path: [RunDir(path).surface_path(f"pair-{n}") for n in range(PAIRS)] for path in runs.values()}
+    whole = [path for path, folders in surfaces.items() if all(map(_is_there, folders))]
     try:
         if whole:
             recorded.compare_recorded(matching.group_runs(whole)).save(out / recorded.FOLDER, replace=True)
@@ -227,8 +212,7 @@ def _draw(shown: StoryProgress, out: Path, outcome: Outcome) -> None:
     shown.stage(*FIGURES)
     bar = shown.bar("figures", None, "files")
     drawn = 0
-    for path in pictures.save(out, out / "figures"):
-        drawn += 1
+    for drawn, path in enumerate(pictures.save(out, out / "figures"), 1):
         shown.update(bar, drawn, path.name)
     shown.update(bar, drawn, "", total=drawn)
     shown.stage(*REPORT)

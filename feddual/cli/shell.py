@@ -1,5 +1,6 @@
 """The `feddual` command itself: its options, what all commands share."""
 
+import json
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -78,6 +79,14 @@ def show(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         table.add_row(*row)
     output = Console()
     (output if output.is_terminal else Console(width=240)).print(table)
+
+
+def answer(as_json: bool, value: Any, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a value as JSON, or the table that says the same."""
+    if as_json:
+        print(json.dumps(value))
+    else:
+        show(headings, rows)
 
 
 def _version(shown: bool) -> None:

@@ -10,6 +10,16 @@ import typer
 from feddual.cli.shell import DataDir, Json, Set, app, cell, guarded, show
 from feddual.experiment import plugins
 
+EXPERIMENTS, STUDIES = (", ".join(plugins.shelf(name)) for name in ("experiments", "studies"))
+_ON = "Continue a run from its last checkpoint, to the same bits; start it if it never began."
+Resume = Annotated[bool, typer.Option("--resume", help=_ON)]
+_PROBE = "Measure during training, for example gradient-norms@every=5; see `feddual list probes`. Repeatable."
+Probes = Annotated[list[str] | None, typer.Option("--probe", metavar="NAME[@key=value,...]", help=_PROBE)]
+_SINK = "Also report there: see `feddual list sinks`. Repeatable."
+Sinks = Annotated[list[str] | None, typer.Option("--sink", help=_SINK)]
+_TUNE = "Also choose settings on held-out training data, and run the study with them."
+Tuned = Annotated[bool, typer.Option("--tune", help=_TUNE)]
+
 
 @app.command()
 @guarded
@@ -28,44 +38,26 @@ def quickstart(
     from feddual.cli import quickstart
     from feddual.experiment import config
 
-    found = quickstart.tell(
-        out, config.parse_overrides(settings or []), grid=grid, workers=workers, progress=not as_json
-    )
+    overrides = config.parse_overrides(settings or [])
+    found = quickstart.tell(out, overrides, grid=grid, workers=workers, progress=not as_json)
     print(json.dumps(found.to_dict()) if as_json else found.text())
+    for name, error in found.failed.items():
+        print(f"failed: {name}: {error.strip().splitlines()[-1]}", file=sys.stderr)
     if found.failed:
-        for name, error in found.failed.items():
-            print(f"failed: {name}: {error.strip().splitlines()[-1]}", file=sys.stderr)
         raise typer.Exit(1)
 
 
 @app.command()
 @guarded
 def run(
-    experiment: Annotated[
-        str,
-        typer.Argument(help=f"A shipped experiment ({', '.join(plugins.shelf('experiments'))}) or a .yaml file."),
-    ],
+    experiment: Annotated[str, typer.Argument(help=f"A shipped experiment ({EXPERIMENTS}) or a .yaml file.")],
     settings: Set = None,
     out: Annotated[Path | None, typer.Option(help="The run directory; default runs/<name>.")] = None,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume", help="Continue a run from its last checkpoint, to the same bits; start it if it never began."
-        ),
-    ] = False,
+    resume: Resume = False,
     executor: Annotated[str | None, typer.Option(help="Who runs the clients; see `feddual list executors`.")] = None,
     workers: Annotated[int | None, typer.Option(help="Worker processes; see runtime.workers.")] = None,
-    probe: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--probe",
-            metavar="NAME[@key=value,...]",
-            help="Measure during training, for example gradient-norms@every=5; see `feddual list probes`. Repeatable.",
-        ),
-    ] = None,
-    sink: Annotated[
-        list[str] | None, typer.Option("--sink", help="Also report there: see `feddual list sinks`. Repeatable.")
-    ] = None,
+    probe: Probes = None,
+    sink: Sinks = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -110,19 +102,10 @@ def _report(summary: dict[str, Any], path: Path, as_json: bool) -> None:
 @app.command()
 @guarded
 def study(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="STUDY",
-            help=f"A shipped study ({', '.join(plugins.shelf('studies'))}) or a .yaml file.",
-        ),
-    ],
+    name: Annotated[str, typer.Argument(metavar="STUDY", help=f"A shipped study ({STUDIES}) or a .yaml file.")],
     algorithms: Annotated[str | None, typer.Option(help="Only these rows or algorithms, separated by commas.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds, instead of the study's.")] = None,
-    tune: Annotated[
-        bool,
-        typer.Option("--tune", help="Also choose settings on held-out training data, and run the study with them."),
-    ] = False,
+    tune: Tuned = False,
     out: Annotated[Path | None, typer.Option(help="The study's folder; default runs/<study>.")] = None,
     executor: Annotated[str, typer.Option(help="Who runs the cells.")] = "processes",
     workers: Annotated[int | None, typer.Option(min=1, help="Cells at a time; default one per core.")] = None,

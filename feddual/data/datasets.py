@@ -10,7 +10,6 @@ import inspect
 import os
 import pickle
 import tarfile
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -21,23 +20,12 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from feddual.data.files import Reader, layouts, read_npz
+from feddual.data.files import Reader, layouts, read_npz, whole_file
 from feddual.errors import UserError
 from feddual.experiment import plugins
 from feddual.experiment.schema import Seed
 
-FMNIST_CLASSES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
+FMNIST_CLASSES = tuple("T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot".split(","))
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
@@ -62,7 +50,15 @@ class Dataset:
         return tuple(self.x_train.shape[1:])
 
     def held_out(self, kept: np.ndarray, held: np.ndarray) -> "Dataset":
-        """The data set that trains on some of its training rows and tests on others."""
+        """The data set that trains on some of its training rows and tests on others.
+
+        Args:
+            kept: Rows of the training part to train on.
+            held: Rows of it to test on.
+
+        Returns:
+            A data set without the test part.
+        """
         x, y = self.x_train, self.y_train
         names = self.class_names or tuple(map(str, range(self.num_classes)))
         return replace(self, x_train=x[kept], y_train=y[kept], x_test=x[held], y_test=y[held], class_names=names)
@@ -104,15 +100,9 @@ def cache_dir() -> Path:
 def search_dirs(data_dir: str | os.PathLike[str] | None = None) -> list[Path]:
     """Folders in which data sets and pretrained weights are looked for, the first one winning."""
     keras_home = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras")
-    candidates = [
-        data_dir,
-        os.environ.get("FEDDUAL_DATA"),
-        cache_dir() / "data",
-        keras_home / "datasets",
-        keras_home / "models",
-        "/usr/share/datasets",
-    ]
-    return [Path(candidate) for candidate in candidates if candidate]
+    given = [Path(folder) for folder in (data_dir, os.environ.get("FEDDUAL_DATA")) if folder]
+    shared = Path("/usr/share/datasets")
+    return [*given, cache_dir() / "data", keras_home / "datasets", keras_home / "models", shared]
 
 
 def find_file(name: str, data_dir: str | None = None) -> Path | None:
@@ -145,15 +135,8 @@ def _checked(name: str, place: Path, read: Reader, class_names: tuple[str, ...],
     x_train, y_train, x_test, y_test = arrays
     if x_train.ndim == 3:
         x_train, x_test = x_train[..., None], x_test[..., None]
-    dataset = Dataset(
-        name,
-        x_train,
-        y_train.ravel().astype(np.int64),
-        x_test,
-        y_test.ravel().astype(np.int64),
-        class_names,
-        str(place),
-    )
+    y_train, y_test = y_train.ravel().astype(np.int64), y_test.ravel().astype(np.int64)
+    dataset = Dataset(name, x_train, y_train, x_test, y_test, class_names, str(place))
     if len(x_train) != len(dataset.y_train) or len(x_test) != len(dataset.y_test):
         raise UserError(
             f"dataset {name}: {place} has {len(x_train)} + {len(x_test)} images but {len(dataset.y_train)} "
@@ -211,22 +194,14 @@ def import_data(name: str, path: Path) -> Path:
         raise UserError(f"{path}: no {name} there in a known layout ({name}.npz, idx, Keras or torchvision files)")
     dataset = _checked(name, *found[0], ())
     target = cache_dir() / "data" / f"{name}.npz"
-    target.parent.mkdir(parents=True, exist_ok=True)
     save_npz(target, x_train=dataset.x_train, y_train=dataset.y_train, x_test=dataset.x_test, y_test=dataset.y_test)
     return target
 
 
 def save_npz(target: Path, **arrays: np.ndarray) -> None:
     """Write an .npz whole or not at all."""
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=target.name, suffix=".partial", delete=False) as file:
-        try:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
-        except BaseException:
-            os.unlink(file.name)
-            raise
-    os.replace(file.name, target)
+    with whole_file(target) as partial, open(partial, "wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def fmnist(
@@ -260,16 +235,8 @@ def cifar100(data_dir: str | None = None, *, with_test: bool = True) -> Dataset:
 def fmnist_mini() -> Dataset:
     """6,000 + 1,000 images of Fashion-MNIST, stratified, inside the package: no download, ever."""
     with resources.as_file(resources.files("feddual") / "data" / "fmnist_mini.npz") as path:
-        x_train, y_train, x_test, y_test = read_npz(path)
-    return Dataset(
-        "fmnist-mini",
-        x_train[..., None],
-        y_train.astype(np.int64),
-        x_test[..., None],
-        y_test.astype(np.int64),
-        FMNIST_CLASSES,
-        "inside the package",
-    )
+        found = from_arrays(*read_npz(path), field="fmnist-mini")
+    return replace(found, name="fmnist-mini", class_names=FMNIST_CLASSES, source="inside the package")
 
 
 def synthetic(
@@ -356,13 +323,8 @@ def held_out_rows(labels: np.ndarray, share: float) -> tuple[np.ndarray, np.ndar
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
-DATASETS: dict[str, Callable[..., Dataset]] = {
-    "cifar10": cifar10,
-    "cifar100": cifar100,
-    "fmnist": fmnist,
-    "fmnist-mini": fmnist_mini,
-    "synthetic": synthetic,
-}
+_ALL = (cifar10, cifar100, fmnist, fmnist_mini, synthetic)
+DATASETS: dict[str, Callable[..., Dataset]] = {made.__name__.replace("_", "-"): made for made in _ALL}
 
 
 def preprocess(images: np.ndarray, how: str) -> np.ndarray:

@@ -2,10 +2,13 @@
 
 import gzip
 import io
+import os
 import pickle
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,22 @@ from feddual.errors import UserError
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 Reader = Callable[[bool], Arrays]  # told whether to open the test part; without it, its arrays are empty
+
+
+@contextmanager
+def whole_file(target: Path) -> Iterator[Path]:
+    """A path to write to, which becomes `target` when all went well and vanishes when not: whole or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=f".partial{target.suffix}")
+    os.close(descriptor)
+    try:
+        yield Path(name)
+        with open(name, "rb") as written:
+            os.fsync(written.fileno())
+        os.replace(name, target)
+    except BaseException:
+        os.unlink(name)
+        raise
 
 
 def read_npz(path: Path, with_test: bool = True) -> Arrays:
@@ -61,50 +80,41 @@ class _ArraysOnly(pickle.Unpickler):
     """Reads the arrays and texts of CIFAR's pickles and refuses anything else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        allowed = {
-            ("numpy.core.multiarray", "_reconstruct"),
-            ("numpy._core.multiarray", "_reconstruct"),
-            ("numpy", "ndarray"),
-            ("numpy", "dtype"),
-            ("_codecs", "encode"),  # how Python 3 writes bytes for old readers
-        }
-        if (module, name) not in allowed:
+        module = module.replace("numpy.core", "numpy._core")
+        arrays = ("numpy._core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype")
+        if f"{module}.{name}" not in (*arrays, "_codecs.encode"):  # which Python 3 writes bytes with for old readers
             raise pickle.UnpicklingError(f"{module}.{name} does not belong in a data set")
-        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+        return super().find_class(module, name)
 
 
-def _cifar(read: Callable[[str], Any], train: list[str], test: str, key: bytes, with_test: bool) -> Arrays:
-    def images(parts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        batches = [_ArraysOnly(read(part), encoding="bytes").load() for part in parts]
+def _cifar(place: Path, inner: str, train: list[str], test: str, key: bytes, with_test: bool) -> Arrays:
+    """The batches in a folder, or in an archive of the folder `inner`."""
+
+    def images(parts: list[str], archive: Any) -> tuple[np.ndarray, np.ndarray]:
+        files = [archive.extractfile(f"{inner}/{part}") if archive else _opened(place / part) for part in parts]
+        batches = [_ArraysOnly(file, encoding="bytes").load() for file in files]
         pixels = np.concatenate([np.asarray(batch[b"data"], np.uint8) for batch in batches])
         labels = np.concatenate([np.asarray(batch[key], np.int64) for batch in batches])
         return pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels
 
-    x, y = images(train)
-    return (x, y, *images([test])) if with_test else (x, y, x[:0], y[:0])
+    with tarfile.open(place) if place.is_file() else nullcontext() as archive:
+        x, y = images(train, archive)
+        return (x, y, *images([test], archive)) if with_test else (x, y, x[:0], y[:0])
+
+
+def _opened(path: Path) -> io.BytesIO:
+    return io.BytesIO(path.read_bytes())
 
 
 def _cifar_layouts(
     folder: Path, inner: str, archive: str, train: list[str], test: str, key: bytes
 ) -> Iterator[tuple[Path, Reader]]:
-    for base in (
-        folder,
-        *(folder / sub for sub in (f"{inner}-target", archive.removesuffix(".tar.gz"), "cifar10", "cifar100")),
-    ):
-        if (base / inner / test).is_file():
-            yield (
-                base / inner,
-                lambda with_test, base=base: _cifar(  # type: ignore[misc]
-                    lambda part: io.BytesIO((base / inner / part).read_bytes()), train, test, key, with_test
-                ),
-            )
-        if (base / archive).is_file():
-
-            def from_archive(with_test: bool, path: Path = base / archive) -> Arrays:
-                with tarfile.open(path) as tar:
-                    return _cifar(lambda part: tar.extractfile(f"{inner}/{part}"), train, test, key, with_test)
-
-            yield base / archive, from_archive
+    for sub in (".", f"{inner}-target", archive.removesuffix(".tar.gz"), "cifar10", "cifar100"):
+        unpacked, packed = folder / sub / inner, folder / sub / archive
+        if (unpacked / test).is_file():
+            yield unpacked, partial(_cifar, unpacked, inner, train, test, key)
+        if packed.is_file():
+            yield packed, partial(_cifar, packed, inner, train, test, key)
 
 
 def layouts(name: str, folder: Path) -> Iterator[tuple[Path, Reader]]:

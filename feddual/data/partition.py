@@ -26,6 +26,13 @@ from feddual.errors import UserError
 from feddual.experiment import plugins
 from feddual.experiment.schema import Alpha, NumClients, Seed
 
+Pieces = Annotated[int, Field(ge=1, description="label-sorted pieces each client gets")]
+AtLeast = Annotated[int, Field(ge=1, description="examples every client ends up with at least")]
+Smallest = Annotated[int, Field(ge=1, description="a draw with a smaller client is rejected")]
+Tries = Annotated[int, Field(ge=1, description="draws before giving up")]
+_CONVENTION = "per_class: Dir(alpha, ..., alpha); total: Dir(alpha / C, ...), as Hsu et al. write it"
+Convention = Annotated[Literal["per_class", "total"], Field(description=_CONVENTION)]
+
 
 @dataclass(frozen=True)
 class Partition:
@@ -36,11 +43,16 @@ class Partition:
 
     @classmethod
     def of(cls, clients: Sequence[np.ndarray]) -> "Partition":
-        sizes = [len(client) for client in clients]
-        return cls(
-            np.concatenate([np.asarray(client, np.int64) for client in clients]),
-            np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-        )
+        """A partition from index lists.
+
+        Args:
+            clients: The indices of the examples that each client holds.
+
+        Returns:
+            The partition.
+        """
+        offsets = np.cumsum([0, *map(len, clients)]).astype(np.int64)
+        return cls(np.concatenate([np.asarray(client, np.int64) for client in clients]), offsets)
 
     @property
     def num_clients(self) -> int:
@@ -51,11 +63,26 @@ class Partition:
         return np.diff(self.offsets)
 
     def client(self, client_id: int) -> np.ndarray:
-        """The example indices of one client."""
+        """What one client holds.
+
+        Args:
+            client_id: From 0.
+
+        Returns:
+            The indices of its examples.
+        """
         return self.indices[self.offsets[client_id] : self.offsets[client_id + 1]]
 
     def histograms(self, labels: np.ndarray, num_classes: int) -> np.ndarray:
-        """Examples of each class at each client, shape (num_clients, num_classes)."""
+        """Count the examples of each class at each client.
+
+        Args:
+            labels: Of all examples.
+            num_classes: How many classes there are.
+
+        Returns:
+            Counts, (num_clients, num_classes).
+        """
         owners = np.repeat(np.arange(self.num_clients), self.sizes)
         counts = np.zeros((self.num_clients, num_classes), np.int64)
         np.add.at(counts, (owners, labels[self.indices]), 1)
@@ -83,10 +110,9 @@ def split(labels: np.ndarray, config: Any) -> Partition:
     result = plugins.find("partitions", name, "partition.name")(labels, **parameters)
     if not isinstance(result, Partition):
         result = Partition.of(result)
-    if result.num_clients != parameters["num_clients"]:
-        raise UserError(
-            f"partition.num_clients: {name!r} made {result.num_clients} clients of {parameters['num_clients']}"
-        )
+    asked = parameters["num_clients"]
+    if result.num_clients != asked:
+        raise UserError(f"partition.num_clients: {name!r} made {result.num_clients} clients of {asked}")
     empty = np.flatnonzero(result.sizes == 0)
     if len(empty):
         raise UserError(
@@ -107,10 +133,7 @@ def iid(labels: np.ndarray, num_clients: NumClients = 100, seed: Seed = 42) -> P
 
 
 def shards(
-    labels: np.ndarray,
-    num_clients: NumClients = 100,
-    shards_per_client: Annotated[int, Field(ge=1, description="label-sorted pieces each client gets")] = 2,
-    seed: Seed = 42,
+    labels: np.ndarray, num_clients: NumClients = 100, shards_per_client: Pieces = 2, seed: Seed = 42
 ) -> Partition:
     """Examples sorted by label and cut into equal shards, dealt at random (McMahan et al., AISTATS 2017)."""
     rng = np.random.default_rng(seed)
@@ -162,11 +185,7 @@ def published_disjoint(
 
 
 def dirichlet_classes(
-    labels: np.ndarray,
-    num_clients: NumClients = 100,
-    alpha: Alpha = 0.1,
-    min_size: Annotated[int, Field(ge=1, description="examples every client ends up with at least")] = 10,
-    seed: Seed = 42,
+    labels: np.ndarray, num_clients: NumClients = 100, alpha: Alpha = 0.1, min_size: AtLeast = 10, seed: Seed = 42
 ) -> Partition:
     """Dirichlet over clients per class, every example used once; small clients are filled up from the largest ones."""
     rng = np.random.default_rng(seed)
@@ -188,13 +207,9 @@ def dirichlet_classes(
 
 
 def niid_bench(
-    labels: np.ndarray,
-    num_clients: NumClients = 100,
-    alpha: Alpha = 0.5,
-    min_size: Annotated[int, Field(ge=1, description="a draw with a smaller client is rejected")] = 10,
-    max_tries: Annotated[int, Field(ge=1, description="draws before giving up")] = 100,
-    seed: Seed = 42,
-) -> Partition:
+    labels: np.ndarray, num_clients: NumClients = 100, alpha: Alpha = 0.5, min_size: Smallest = 10,
+    max_tries: Tries = 100, seed: Seed = 42,
+) -> Partition:  # fmt: skip
     """NIID-Bench's rule: a client that holds its even share gets no more; the draw repeats until all have min_size."""
     rng = np.random.default_rng(seed)
     for _ in range(max_tries):
@@ -209,15 +224,9 @@ def niid_bench(
 
 
 def dirichlet_clients(
-    labels: np.ndarray,
-    num_clients: NumClients = 100,
-    alpha: Alpha = 0.1,
-    convention: Annotated[
-        Literal["per_class", "total"],
-        Field(description="per_class: Dir(alpha, ..., alpha); total: Dir(alpha / C, ...), as Hsu et al. write it"),
-    ] = "per_class",
+    labels: np.ndarray, num_clients: NumClients = 100, alpha: Alpha = 0.1, convention: Convention = "per_class",
     seed: Seed = 42,
-) -> Partition:
+) -> Partition:  # fmt: skip
     """Dirichlet over classes per client, all clients of one size (Hsu, Qi and Brown, 2019).
 
     A client draws a class from its own distribution, then an example of it without replacement; a class that is used up
@@ -238,9 +247,8 @@ def dirichlet_clients(
             drawn = np.minimum(rng.multinomial(missing, chance / chance.sum()), left)
             taken += drawn
             left -= drawn
-        clients.append(
-            np.concatenate([stock[rest : rest + take] for stock, rest, take in zip(stocks, left, taken, strict=True)])
-        )
+        parts = [stock[rest : rest + take] for stock, rest, take in zip(stocks, left, taken, strict=True)]
+        clients.append(np.concatenate(parts))
     return Partition.of([rng.permutation(client) for client in clients])
 
 
@@ -272,15 +280,5 @@ def _finite_shares(shares: np.ndarray, rng: Any) -> np.ndarray:
     return shares
 
 
-PARTITIONS: dict[str, Callable[..., Partition]] = {
-    rule.__name__: rule
-    for rule in (
-        dirichlet_classes,
-        dirichlet_clients,
-        iid,
-        niid_bench,
-        published,
-        published_disjoint,
-        shards,
-    )
-}
+_ALL = (dirichlet_classes, dirichlet_clients, iid, niid_bench, published, published_disjoint, shards)
+PARTITIONS: dict[str, Callable[..., Partition]] = {rule.__name__: rule for rule in _ALL}

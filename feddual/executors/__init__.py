@@ -20,7 +20,16 @@ class Executor(Protocol):
     workers: int
 
     def imap(self, function_path: str, tasks: Sequence[Any], costs: Sequence[float] | None = None) -> Iterator[Any]:
-        """Results in the order of the tasks; `costs` let the longest begin first."""
+        """Run a function over tasks.
+
+        Args:
+            function_path: `package.module:function`, which every worker imports.
+            tasks: Its argument, one for each call; must survive pickling.
+            costs: How long each may take, in any unit: the longest begin first.
+
+        Returns:
+            The results as they come, in the order of the tasks.
+        """
 
     def close(self) -> None:
         """Leave nothing behind."""
@@ -28,5 +37,4 @@ class Executor(Protocol):
 
 def create(runtime: Any) -> Executor:
     """The executor of an experiment's `runtime` section."""
-    executor: Executor = plugins.find("executors", runtime.executor, "runtime.executor")(runtime)
-    return executor
+    return plugins.find("executors", runtime.executor, "runtime.executor")(runtime)

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -62,9 +63,7 @@ class Processes:
 
     def imap(self, function_path: str, tasks: Sequence[Any], costs: Sequence[float] | None = None) -> Iterator[Any]:
         """Results in the order of the tasks; the longest begin first, so that all workers finish together."""
-        order = (
-            sorted(range(len(tasks)), key=lambda task: -costs[task]) if costs is not None else list(range(len(tasks)))
-        )
+        order = sorted(range(len(tasks)), key=lambda task: -costs[task] if costs is not None else 0)
         waiting, tries, results = order[::-1], [0] * len(tasks), {}
         for worker in self._pool:
             self._give(worker, function_path, tasks, waiting)
@@ -79,11 +78,9 @@ class Processes:
                     except (EOFError, OSError):
                         tries[task] += 1
                         if tries[task] == TRIES:
-                            raise TaskLost(
-                                task,
-                                f"task {task} of {function_path} ended {TRIES} worker processes, the last with exit "
-                                f"code {worker.process.wait()}; out of memory?",
-                            ) from None
+                            ended = f"task {task} of {function_path} ended {TRIES} worker processes, the last with"
+                            code = worker.process.wait()
+                            raise TaskLost(task, f"{ended} exit code {code}; out of memory?") from None
                         worker.close()
                         waiting.append(task)
                         worker = self._pool[worker.number] = self._start(worker.number)
@@ -97,10 +94,8 @@ class Processes:
     def _give(self, worker: Worker, function_path: str, tasks: Sequence[Any], waiting: list[int]) -> None:
         worker.task = waiting.pop() if waiting else None
         if worker.task is not None:
-            try:
+            with suppress(OSError):  # it is dead; reading from it will tell
                 worker.connection.send((function_path, tasks[worker.task]))
-            except OSError:
-                pass  # it is dead; reading from it will tell
 
     def close(self) -> None:
         """End all workers."""
@@ -119,7 +114,6 @@ def gpu_environments(device: str) -> list[dict[str, str]]:
         return [{"CUDA_VISIBLE_DEVICES": "-1"}]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        visible = ",".join(
-            name[6:] for name in sorted(os.listdir("/dev")) if name[:6] == "nvidia" and name[6:].isdigit()
-        )
+        found = sorted(name.removeprefix("nvidia") for name in os.listdir("/dev") if name.startswith("nvidia"))
+        visible = ",".join(number for number in found if number.isdigit())
     return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in visible.split(",") if gpu not in ("", "-1")]

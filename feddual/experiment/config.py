@@ -106,9 +106,11 @@ class Experiment(Section):
         return self.model_dump(mode="json")
 
     def to_yaml(self) -> str:
+        """The experiment as an experiment file."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=100)
 
     def to_json(self) -> str:
+        """The experiment as JSON, keys sorted: equal experiments are equal texts."""
         return json.dumps(self.to_dict(), sort_keys=True)
 
 
@@ -156,11 +158,8 @@ def variant(section: str, name: str) -> type[BaseModel]:
 
 def found_by(values: Mapping[str, Any]) -> tuple[Any, ...]:
     """The functions and classes that an experiment's names stand for now: a cache must not outlive them."""
-    return tuple(
-        plugins.find(kind, values[section]["name"], f"{section}.name")
-        for section, kind in VARIANTS.items()
-        if "path" not in values[section]
-    )
+    named = [section for section in VARIANTS if "path" not in values[section]]
+    return tuple(plugins.find(VARIANTS[key], values[key]["name"], f"{key}.name") for key in named)
 
 
 def section_class(section: str, values: Mapping[str, Any]) -> type[BaseModel]:
@@ -187,17 +186,24 @@ def resolve(source: Source, overrides: Mapping[str, Any] | None = None) -> Exper
         source: For instance `"paper-fmnist"`, `"mine.yaml"` or `{"dataset": {"name": "fmnist-mini"}, ...}`.
         overrides: Dotted keys to values, such as `{"training.rounds": 5}`; they win over everything.
 
+    Returns:
+        The experiment, every setting with its value.
+
     Raises:
         UserError: With one line per problem: the path, the value and what is allowed.
+
+    Example:
+        >>> import feddual
+        >>> experiment = feddual.resolve("quickstart", {"algorithm.name": "fedprox", "training.rounds": 5})
+        >>> experiment.training.rounds, experiment.algorithm.proximal_weight
+        (5, 0.1)
     """
     file = load(source)
     override = nest(overrides or {})
-    problems = [
-        f"{key}: {_unknown(key, sorted(Experiment.model_fields))}"
-        for key in {**file, **override}
-        if key not in Experiment.model_fields
-    ]
-    for key, value in {**file, **override}.items():
+    given = {**file, **override}
+    known = sorted(Experiment.model_fields)
+    problems = [f"{key}: {_unknown(key, known)}" for key in given if key not in known]
+    for key, value in given.items():
         if key in _EXAMPLES and not isinstance(value, Mapping):
             problems.append(f"{key}: {value!r} is not a mapping; for example {{name: {_EXAMPLES[key]}}}")
     if problems:
@@ -213,10 +219,8 @@ def resolve(source: Source, overrides: Mapping[str, Any] | None = None) -> Exper
     preset = given["algorithm"].get("preset") or algorithm.default_preset
     if preset is not None:
         if preset not in algorithm.presets:
-            raise UserError(
-                f"algorithm.preset: {preset!r} is unknown to {given['algorithm']['name']}; "
-                + plugins.allowed(preset, sorted(algorithm.presets))
-            )
+            said = f"algorithm.preset: {preset!r} is unknown to {given['algorithm']['name']}"
+            raise UserError(f"{said}; {plugins.allowed(preset, sorted(algorithm.presets))}")
         named = {key if "." in key else f"algorithm.{key}": value for key, value in algorithm.presets[preset].items()}
         defaults = merge(defaults, nest({**named, "algorithm.preset": preset}))
     return _validate(merge(defaults, given))
@@ -228,27 +232,20 @@ def load(source: Source) -> dict[str, Any]:
         return source.to_dict()
     if isinstance(source, Mapping):
         return copy.deepcopy(dict(source))
-    shipped = plugins.shelf("experiments")
-    if str(source) in shipped:
-        text = shipped[str(source)].read_text(encoding="utf-8")
-    else:
-        path = Path(source)
-        if path.suffix not in (".yaml", ".yml"):
-            raise UserError(
-                f"experiment {str(source)!r} is unknown; {plugins.allowed(str(source), shipped)}, or a "
-                ".yaml file (feddual init > mine.yaml makes one)"
-            )
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"experiment file {path}: {error.strerror or error}") from error
-    return parse_yaml(text, str(source))
+    return read_shipped("experiment", source, "experiments", " (feddual init > mine.yaml makes one)")
 
 
-def parse_yaml(text: str, source: str) -> dict[str, Any]:
-    """A mapping from YAML text; `source` is named when it is none."""
+def read_shipped(what: str, source: str | Path, shelf: str, advice: str = "") -> dict[str, Any]:
+    """The mapping in a shipped file, by its name, or in a user's YAML file; `what` and `advice` are for messages."""
+    shipped = plugins.shelf(shelf)
+    path = shipped.get(str(source), Path(source))
+    if path.suffix not in (".yaml", ".yml"):
+        allowed = plugins.allowed(str(source), shipped)
+        raise UserError(f"{what} {str(source)!r} is unknown; {allowed}, or a .yaml file{advice}")
     try:
-        values = yaml.load(text, _Loader)
+        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except OSError as error:
+        raise UserError(f"{what} file {path}: {error.strerror or error}") from error
     except yaml.YAMLError as error:
         raise UserError(f"{source} is not valid YAML: {error}") from error
     if not isinstance(values, dict):
@@ -348,9 +345,8 @@ def _readable(error: ValidationError, cls: type[BaseModel], prefix: str = "") ->
     lines = []
     for item in error.errors():
         # The branches of a union ("int", "constrained-int", "literal['all']") are no keys of the user's.
-        location = [
-            str(part) for part in item["loc"] if not re.match(r"(literal\[|constrained-|int$|float$)", str(part))
-        ]
+        branch = re.compile(r"literal\[|constrained-|int$|float$")
+        location = [part for part in map(str, item["loc"]) if not branch.match(part)]
         path = ".".join([prefix, *location] if prefix else location)
         if item["type"] == "extra_forbidden":
             lines.append(f"{path}: {_unknown(location[-1], _siblings(cls, location))}")

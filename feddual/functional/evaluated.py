@@ -55,9 +55,7 @@ class Evaluated:
     def cut(self) -> None:
         """Take the leading frozen layers off: `rest` then maps their features to the outputs."""
         if self.is_copy and is_functional(self.whole):
-            prefix, rest = cut.split(
-                cut.fresh(self.whole), penultimate=False
-            )  # a cut leaves traces, even one that fails
+            prefix, rest = cut.split(cut.fresh(self.whole), penultimate=False)  # a cut leaves traces, even a failed one
             if prefix is not None:
                 self.prefix, self.rest = prefix, cut.fresh(rest)
 

@@ -5,8 +5,6 @@ instead of images.
 """
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +13,8 @@ import numpy as np
 
 from feddual._lazy import tf
 from feddual.data import datasets
+from feddual.data.files import whole_file
+from feddual.functional.graphs import compiled
 from feddual.functional.network import Network
 
 CHUNK = 500  # images through the prefix at a time
@@ -46,14 +46,8 @@ def feature_path(network: Network, images: np.ndarray) -> Path:
 
 
 def _write(path: Path, network: Network, images: np.ndarray, progress: Progress | None) -> None:
-    prefix = tf.function(
-        lambda x: network.prefix(x, training=False),
-        autograph=False,
-        input_signature=[tf.TensorSpec([None, *images.shape[1:]])],
-    )
-    descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".partial")
-    os.close(descriptor)
-    try:
+    prefix = compiled(lambda x: network.prefix(x, training=False), ([None, *images.shape[1:]], tf.float32))
+    with whole_file(path) as partial:
         shape = (len(images), *network.prefix.output_shape[1:])
         out = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=shape)
         for start in range(0, len(images), CHUNK):
@@ -61,7 +55,3 @@ def _write(path: Path, network: Network, images: np.ndarray, progress: Progress 
             if progress is not None:
                 progress("extracting features of the frozen layers", min(start + CHUNK, len(images)), len(images))
         out.flush()
-        os.replace(partial, path)
-    except BaseException:
-        os.unlink(partial)
-        raise

@@ -47,6 +47,11 @@ class Layout:
     """Which slice of the vector is which tensor."""
 
     def __init__(self, entries: Sequence[Entry]):
+        """Take the tensors as they lie in the vector.
+
+        Args:
+            entries: Trainable ones first; their paths must differ.
+        """
         self.entries = tuple(entries)
         paths = [entry.path for entry in self.entries]
         repeated = sorted({path for path in paths if paths.count(path) > 1})
@@ -78,25 +83,55 @@ class Layout:
         return {name: tuple(entries) for name, entries in layers.items()}
 
     def split(self, vector: np.ndarray) -> dict[str, np.ndarray]:
-        """The vector's tensors by path, as views."""
+        """Cut a vector into tensors.
+
+        Args:
+            vector: Shape (size,).
+
+        Returns:
+            Its tensors by path, as views.
+        """
         return {entry.path: vector[entry.slice].reshape(entry.shape) for entry in self.entries}
 
     def join(self, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The vector of these tensors; the inverse of `split`."""
+        """The inverse of `split`.
+
+        Args:
+            tensors: By path, all of them.
+
+        Returns:
+            A float32 vector, (size,).
+        """
         if set(tensors) != set(self.by_path):
             raise ValueError(f"expected the tensors {sorted(self.by_path)}, got {sorted(tensors)}")
         return np.concatenate([np.asarray(tensors[entry.path], np.float32).ravel() for entry in self.entries])
 
     def to_list(self) -> list[dict[str, Any]]:
+        """The entries as plain values, for a file."""
         return [asdict(entry) for entry in self.entries]
 
     @classmethod
     def from_list(cls, entries: Sequence[Mapping[str, Any]]) -> "Layout":
+        """The inverse of `to_list`.
+
+        Args:
+            entries: As `to_list` returned them.
+
+        Returns:
+            The layout.
+        """
         return cls([Entry(**{**entry, "shape": tuple(entry["shape"])}) for entry in entries])
 
     @classmethod
     def of_model(cls, model: Any) -> "Layout":
-        """The layout of a Keras model: its trainable weights, then its non-trainable ones that training moves."""
+        """The layout of a Keras model: its trainable weights, then its non-trainable ones that training moves.
+
+        Args:
+            model: A built model.
+
+        Returns:
+            The layout; the same for every build of the model.
+        """
         entries: list[Entry] = []
         position = 0
         for trainable, variables in ((True, model.trainable_variables), (False, moving_statistics(model))):

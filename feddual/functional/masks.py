@@ -35,7 +35,10 @@ def select(layout: Layout, mask: str, field: str = "algorithm.mask") -> tuple[En
             raise UserError(f"{field}: {mask!r} is not a regular expression ({error})") from error
         return _not_empty(chosen, mask, field, layout)
     if kind in COUNTED:
-        count = _count(argument, mask, field, len(trainable) if kind == "last_tensors" else len(layers))
+        most = len(trainable) if kind == "last_tensors" else len(layers)
+        if not argument.isdigit() or not 1 <= int(argument) <= most:
+            raise UserError(f"{field}: {mask!r} needs a number from 1 to {most} after the colon")
+        count = int(argument)
         if kind == "last_tensors":
             return tuple(trainable[len(trainable) - count :])
         picked = {
@@ -57,12 +60,6 @@ def select(layout: Layout, mask: str, field: str = "algorithm.mask") -> tuple[En
 def indices(entries: Sequence[Entry]) -> np.ndarray:
     """The positions of these entries in the vector."""
     return np.concatenate([np.arange(entry.start, entry.stop) for entry in entries] or [np.zeros(0, int)])
-
-
-def _count(text: str, mask: str, field: str, most: int) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= most:
-        raise UserError(f"{field}: {mask!r} needs a number from 1 to {most} after the colon")
-    return int(text)
 
 
 def _not_empty(chosen: Sequence[Entry], mask: str, field: str, layout: Layout) -> tuple[Entry, ...]:

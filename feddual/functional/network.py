@@ -70,19 +70,18 @@ class Bound:
                 if self._seeds[number]:
                     others[number] = tf.cast(seed + np.array([7919 * number, 0]), variable.dtype)
         arguments: dict[str, Any] = {"training": training} if self._takes_training else {}
-        return self.part.stateless_call(
-            trainable, others, x, **arguments, **({"return_losses": True} if losses else {})
-        )
+        if losses:
+            arguments["return_losses"] = True
+        return self.part.stateless_call(trainable, others, x, **arguments)
 
     @staticmethod
     def _tensors(sources: list[Any], variables: list[Any], values: Values) -> list[Any]:
-        found = []
-        for source, variable in zip(sources, variables, strict=True):
+        def tensor(source: Any, variable: Any) -> Any:
             if isinstance(source, Entry):
-                found.append(tf.cast(values(source), variable.dtype))
-            else:
-                found.append(source if tf.is_tensor(source) else source.value)
-        return found
+                return tf.cast(values(source), variable.dtype)
+            return source if tf.is_tensor(source) else source.value
+
+        return list(map(tensor, sources, variables))
 
     def statistics(self, others: list[Any]) -> list[tuple[Entry, Any]]:
         """Of the non-trainable variables that a call returned, those in the vector, in its order."""

@@ -6,7 +6,7 @@ become a line each.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from feddual.errors import UserError
 from feddual.records.identity import differences
 from feddual.records.measurements import read_arrays, read_manifest
-from feddual.records.run_dir import Checkpoint, RunDir, atomic_write
+from feddual.records.run_dir import RunDir, atomic_write
 from feddual.records.slim import GRADIENT_NORMS, Kept, Rows, SlimRun, open_probe, open_slim, slim_folders, write_slim
 from feddual.records.study_dir import FILES, TUNING, all_runs, study_of
 from feddual.records.tables import Arrays
@@ -89,9 +89,8 @@ def _add(run: RunDir, name: str, folder: Path, target: _Target, done: Collected)
         line = {"settings": differences(values), **rounded(facts, METRIC_DIGITS)}
         target.trials[name.removeprefix(TUNING)] = line
     elif target.runs.setdefault(name, run).path != run.path:
-        raise UserError(
-            f"{run.path} and {target.runs[name].path} would both go to {folder / name}; collect them --into two folders"
-        )
+        both = f"{run.path} and {target.runs[name].path}"
+        raise UserError(f"{both} would both go to {folder / name}; collect them --into two folders")
 
 
 def _copy_study_files(source: Path, into: Path, targets: dict[Path, _Target], done: Collected) -> None:
@@ -141,7 +140,7 @@ def kept(run: RunDir, weights: bool) -> Kept:
             found.surfaces[path.name] = {"manifest": json.dumps(read_manifest(path)), **_single(arrays)}
     checkpoint = run.last_good_checkpoint() if weights else None
     if checkpoint is not None:  # clients' states belong to resuming, which a slim run cannot
-        found.checkpoint = Checkpoint(checkpoint.round_index, checkpoint.weights, checkpoint.layout, {}, {})
+        found.checkpoint = replace(checkpoint, server_slots={}, client_states={})
     return found
 
 

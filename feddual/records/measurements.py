@@ -20,7 +20,7 @@ import filelock
 import numpy as np
 
 from feddual.errors import UserError
-from feddual.records.run_dir import atomic_write, npz_bytes
+from feddual.records.run_dir import atomic_write, npz_arrays, npz_bytes
 from feddual.records.slim import kept_surface
 
 ARRAYS = "surface.npz"
@@ -135,12 +135,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
     kept = kept_surface(path)
     if kept is not None:
         return kept["manifest"]
-    try:
+    with suppress(OSError, ValueError):
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         if isinstance(manifest, dict) and "identity" in manifest:
             return manifest
-    except (OSError, ValueError):
-        pass
     raise UserError(f"{path}: not a surface (no readable {MANIFEST} in it)")
 
 
@@ -150,8 +148,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray] | None:
     if kept is not None:
         return {name: array for name, array in kept.items() if name != "manifest"}
     try:
-        with np.load(io.BytesIO((path / ARRAYS).read_bytes())) as archive:
-            return {name: archive[name] for name in archive.files}
+        return npz_arrays((path / ARRAYS).read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
@@ -161,11 +158,8 @@ def read_arrays(path: Path) -> dict[str, np.ndarray] | None:
 def refuse_other(path: Path, what: str, found: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
     """Raise a UserError that says how the identity found in a folder differs from the one asked for, if it does."""
     asked = json.loads(json.dumps(asked))
-    differences = [
-        f"  {key}: it has {_brief(found.get(key))}, asked for {_brief(asked.get(key))}"
-        for key in {**found, **asked}
-        if found.get(key) != asked.get(key)
-    ]
+    other = [key for key in {**found, **asked} if found.get(key) != asked.get(key)]
+    differences = [f"  {key}: it has {_brief(found.get(key))}, asked for {_brief(asked.get(key))}" for key in other]
     if differences:
         raise UserError(
             f"out: {path} holds another {what}:\n" + "\n".join(differences) + "\n"

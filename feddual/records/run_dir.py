@@ -21,7 +21,7 @@ import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import yaml
@@ -78,10 +78,9 @@ class RunDir:
             raise UserError(f"{self.path}: not a run directory (no config.yaml in it)")
         path = self.path / "config.yaml"
         try:
-            values = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+            return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         except yaml.YAMLError as error:
             raise UserError(f"{path}: not valid YAML; mend it or remove the folder") from error
-        return cast(dict[str, Any], values)
 
     def write_json(self, name: str, value: Any) -> None:
         atomic_write(self.path / name, (json.dumps(value, indent=1) + "\n").encode())
@@ -93,7 +92,7 @@ class RunDir:
     @property
     def environment(self) -> dict[str, Any] | None:
         """Versions and hardware, if they were recorded."""
-        return cast(dict[str, Any] | None, self.read_json("environment.json"))
+        return self.read_json("environment.json")
 
     def write_environment(self, environment: Mapping[str, Any]) -> None:
         self.write_json("environment.json", environment)
@@ -101,10 +100,8 @@ class RunDir:
     def write_partition(
         self, indices: np.ndarray, offsets: np.ndarray, histograms: np.ndarray, fingerprint: str
     ) -> None:
-        atomic_write(
-            self.path / "partition.npz",
-            npz_bytes(indices=indices, offsets=offsets, histograms=histograms, fingerprint=np.array(fingerprint)),
-        )
+        arrays = {"indices": indices, "offsets": offsets, "histograms": histograms, "fingerprint": fingerprint}
+        atomic_write(self.path / "partition.npz", npz_bytes(**arrays))
 
     @property
     def has_partition(self) -> bool:
@@ -117,8 +114,7 @@ class RunDir:
         Raises:
             FileNotFoundError: If it was not recorded.
         """
-        with np.load(self.path / "partition.npz") as archive:
-            return {name: archive[name] for name in archive.files}
+        return npz_arrays((self.path / "partition.npz").read_bytes())
 
     # --- rows
 
@@ -189,8 +185,7 @@ class RunDir:
         """
         path = self.checkpoint_path(round_index)
         try:
-            with np.load(io.BytesIO(path.read_bytes())) as archive:
-                values = {name: archive[name] for name in archive.files}
+            values = npz_arrays(path.read_bytes())
             layout = Layout.from_list(json.loads(str(values.pop("layout"))))
             states = {int(client): digest for client, digest in json.loads(str(values.pop("client_states"))).items()}
             weights = values.pop("weights")
@@ -256,8 +251,7 @@ class RunDir:
         data = path.read_bytes()
         if hashlib.sha256(data).hexdigest()[:32] != digest:
             raise UserError(f"{path}: damaged client state (its content is not what its name says)")
-        with np.load(io.BytesIO(data)) as archive:
-            return {name: archive[name] for name in archive.files}
+        return npz_arrays(data)
 
     def prune(self, keep: int | str, rounds: Iterable[int]) -> None:
         """Remove checkpoints beyond the newest `keep`, except `rounds`, and client states nothing refers to."""
@@ -292,6 +286,12 @@ def npz_bytes(compression: int = zipfile.ZIP_STORED, /, **arrays: Any) -> bytes:
             np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
             archive.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getvalue(), compression)
     return buffer.getvalue()
+
+
+def npz_arrays(data: bytes) -> dict[str, np.ndarray]:
+    """The arrays in the bytes of an .npz file."""
+    with np.load(io.BytesIO(data)) as archive:
+        return {name: archive[name] for name in archive.files}
 
 
 def atomic_write(path: Path, data: bytes) -> None:

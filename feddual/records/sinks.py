@@ -13,16 +13,23 @@ from typing import Any, Protocol
 
 from feddual.errors import UserError
 from feddual.experiment import plugins
+from feddual.records.identity import flat
 
 Row = Mapping[str, Any]
 
 
 class Sink(Protocol):
-    """Takes rows; `history` holds those recorded before a resume."""
+    """Takes rows. It is made from the run's path, its config as plain values, and the rows recorded before a resume."""
 
-    def record(self, row: Row) -> None: ...
+    def record(self, row: Row) -> None:
+        """Report a round.
 
-    def close(self) -> None: ...
+        Args:
+            row: Its row of metrics.jsonl.
+        """
+
+    def close(self) -> None:
+        """The run has ended, or was interrupted."""
 
 
 def scalars(row: Row) -> dict[str, float]:
@@ -86,7 +93,7 @@ class MLflow:
         else:
             self._run = self._client.create_run(experiment, run_name=path.name).info.run_id
             self._client.set_tag(self._run, "feddual_run", str(path.resolve()))
-            for key, value in _flat(config).items():
+            for key, value in flat(config).items():
                 self._client.log_param(self._run, key, str(value)[:500])
         logged = self._client.get_metric_history(self._run, "round")
         self._last = max((metric.step for metric in logged), default=0)
@@ -111,15 +118,9 @@ class Wandb:
 
         wandb = _need("wandb", "wandb")
         identity = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
-        resume = "allow" if history else None
-        self._run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", "feddual"),
-            name=path.name,
-            id=identity,
-            resume=resume,
-            dir=str(path),
-            config=dict(config),
-        )
+        project, resume = os.environ.get("WANDB_PROJECT", "feddual"), "allow" if history else None
+        named = {"project": project, "name": path.name, "id": identity, "dir": str(path)}
+        self._run = wandb.init(**named, resume=resume, config=dict(config))
         self._last = self._run.step
         for row in history:
             self.record(row)
@@ -132,17 +133,9 @@ class Wandb:
         self._run.finish()
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
-
-
 SINKS: dict[str, Any] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": Wandb}
 
 
 def create(name: str, path: Path, config: Mapping[str, Any], history: Sequence[Row]) -> Sink:
     """The sink of that name, with the rows recorded so far."""
-    sink: Sink = plugins.find("sinks", name, "sinks")(path, config, history)
-    return sink
+    return plugins.find("sinks", name, "sinks")(path, config, history)

@@ -17,7 +17,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ def open_probe(path: Path) -> "RunDir | SlimProbe":
 def kept_surface(path: Path) -> dict[str, Any] | None:
     """The manifest and the arrays of a slim run's surface; None if there is none at this path."""
     run = None if path.is_dir() or path.parent.name != "surfaces" else _slim_run(path.parent.parent)
-    found = run.study.surfaces.of(run.name, path.name) if run is not None else None
+    found = run.study.arrays("surfaces").of(run.name, path.name) if run is not None else None
     return {**found, "manifest": json.loads(found["manifest"])} if found else None
 
 
@@ -90,13 +90,8 @@ class SlimStudy:
 
     def __init__(self, path: Path):
         self.path = path
-        self._logs: dict[str, RowTable] = {}
-
-    def rows(self, file: str) -> RowTable:
-        """The rows of a file, by run."""
-        if file not in self._logs:
-            self._logs[file] = RowTable(self.path / f"{file}.parquet")
-        return self._logs[file]
+        self.rows = cache(lambda file: RowTable(path / f"{file}.parquet"))  # of a file, by run
+        self.arrays = cache(lambda file: ArrayTable(path / f"{file}.parquet"))
 
     @cached_property
     def runs(self) -> dict[str, dict[str, Any]]:
@@ -108,26 +103,13 @@ class SlimStudy:
         """The summaries of runs that chose settings, by name."""
         return {name: self.rows("trials").of(name)[0] for name in self.rows("trials")}
 
-    @cached_property
-    def partitions(self) -> ArrayTable:
-        return ArrayTable(self.path / "partitions.parquet")
-
-    @cached_property
-    def surfaces(self) -> ArrayTable:
-        return ArrayTable(self.path / "surfaces.parquet")
-
-    @cached_property
-    def weights(self) -> ArrayTable:
-        return ArrayTable(self.path / "weights.parquet")
-
 
 class SlimRun(RunDir):
     """One run of a slim study."""
 
     def __init__(self, study: SlimStudy, name: str):
         super().__init__(study.path / name)
-        self.study = study
-        self.name = name
+        self.study, self.name = study, name
 
     @property
     def exists(self) -> bool:
@@ -154,14 +136,14 @@ class SlimRun(RunDir):
         facts = self.study.runs[self.name]
         if "partition" not in facts:
             raise FileNotFoundError(f"{self.path}: no partition was recorded")
-        arrays = self.study.partitions.of(str(facts["partition"]), "")
+        arrays = self.study.arrays("partitions").of(str(facts["partition"]), "")
         return {**arrays, "fingerprint": np.array(facts["fingerprint"])}
 
     def checkpoint_rounds(self) -> list[int]:
-        return sorted(int(item) for item in self.study.weights.items(self.name))
+        return sorted(int(item) for item in self.study.arrays("weights").items(self.name))
 
     def read_checkpoint(self, round_index: int) -> Checkpoint:
-        arrays = self.study.weights.of(self.name, str(round_index))
+        arrays = self.study.arrays("weights").of(self.name, str(round_index))
         if not arrays:
             there = ", ".join(map(str, self.checkpoint_rounds())) or "none"
             raise UserError(f"{self.path}: no checkpoint of round {round_index}; there are: {there}")
@@ -172,7 +154,7 @@ class SlimRun(RunDir):
         return name == GRADIENT_NORMS and GRADIENT_NORMS in self.study.runs[self.name]
 
     def surfaces(self) -> list[Path]:
-        return sorted(self.surface_path(item) for item in self.study.surfaces.items(self.name))
+        return sorted(self.surface_path(item) for item in self.study.arrays("surfaces").items(self.name))
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,8 @@ def summarise(
     late = [accuracy for index, accuracy in tested if index > total - ceil(total / 10)]
     seconds = {row["round"]: row["seconds"] for row in timings}
     reached = next((index for index, accuracy in tested if target is not None and accuracy >= target), None)
-    means = (
-        (tested[i][0], np.mean([accuracy for _, accuracy in tested[i - 4 : i + 1]])) for i in range(4, len(tested))
-    )
+    windows = (tested[i - 4 : i + 1] for i in range(4, len(tested)))
+    means = ((window[-1][0], np.mean([accuracy for _, accuracy in window])) for window in windows)
     smooth = next((index for index, accuracy in means if target is not None and accuracy >= target), None)
     return {
         "name": config["name"],

@@ -18,16 +18,16 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from pydantic import Field, ValidationError
 
 from feddual import executors
 from feddual.errors import UserError
-from feddual.experiment import config
+from feddual.experiment import config, plugins
 from feddual.experiment.schema import Section
 from feddual.records.identity import changes
 from feddual.records.run_dir import RunDir
@@ -85,8 +85,7 @@ class Cell:
 
 
 def study_names() -> list[str]:
-    folder = resources.files("feddual") / "studies"
-    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+    return list(plugins.shelf("studies"))
 
 
 def load(source: str | Path | Mapping[str, Any]) -> Study:
@@ -94,8 +93,7 @@ def load(source: str | Path | Mapping[str, Any]) -> Study:
     if isinstance(source, Mapping):
         name, values = "study", dict(source)
     else:
-        name, text = _text(source)
-        values = config.parse_yaml(text, str(source))
+        name, values = Path(source).stem, config.read_shipped("study", source, "studies")
     name = str(values.pop("name", name))
     like = values.pop("like", None)
     if like is not None:
@@ -105,18 +103,6 @@ def load(source: str | Path | Mapping[str, Any]) -> Study:
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
         raise UserError(f"study {name}:\n" + "\n".join(lines)) from error
-
-
-def _text(source: str | Path) -> tuple[str, str]:
-    """A study's name and its YAML."""
-    if str(source) in study_names():
-        return str(source), (resources.files("feddual") / "studies" / f"{source}.yaml").read_text("utf-8")
-    if Path(source).suffix in (".yaml", ".yml"):
-        try:
-            return Path(source).stem, Path(source).read_text(encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"study file {source}: {error.strerror or error}") from error
-    raise UserError(f"study {str(source)!r} is unknown; allowed: {', '.join(study_names())}, or a .yaml file")
 
 
 def cells(study: Study, algorithms: Sequence[str] = (), seeds: int | None = None) -> list[Cell]:
@@ -139,15 +125,12 @@ def cells(study: Study, algorithms: Sequence[str] = (), seeds: int | None = None
 
 def chosen_rows(study: Study, algorithms: Sequence[str]) -> dict[str, Overrides]:
     """The rows that are meant on the command line, by row name or, where no row has it, by algorithm."""
-    names = {
-        row: {row} | ({overrides.get("algorithm.name", "feddual")} - set(study.rows))
-        for row, overrides in study.rows.items()
-    }
+    trained = {row: overrides.get("algorithm.name", "feddual") for row, overrides in study.rows.items()}
+    names = {row: {row} | ({algorithm} - set(study.rows)) for row, algorithm in trained.items()}
     unknown = set(algorithms).difference(*names.values())
     if unknown:
-        raise UserError(
-            f"--algorithms: {', '.join(sorted(unknown))} not in the study; its rows are {', '.join(study.rows)}"
-        )
+        said = f"--algorithms: {', '.join(sorted(unknown))} not in the study"
+        raise UserError(f"{said}; its rows are {', '.join(study.rows)}")
     return {row: study.rows[row] for row in study.rows if not algorithms or names[row] & set(algorithms)}
 
 
@@ -211,12 +194,9 @@ class Runner:
     """Runs cells into a folder, over worker processes."""
 
     def __init__(self, study: Study, out: Path, workers: int | None = None, executor: str = "processes"):
-        self.study = study
-        self.out = Path(out)
-        self.files = StudyDir(self.out)
+        self.study, self.out, self.files = study, Path(out), StudyDir(Path(out))
         self.runtime = config.Runtime(executor=executor, workers=workers or study.workers or os.cpu_count() or 1)
-        self._started = time.monotonic()
-        self._at_start = 0
+        self._started, self._at_start = time.monotonic(), 0
         self._progress: dict[str, tuple[int, int]] = {}
         self._names: dict[str, str] = {}  # of the cells so far, by config
 
@@ -277,15 +257,9 @@ class Runner:
         total = sum(rounds for _, rounds in self._progress.values())
         seconds = time.monotonic() - self._started
         fresh = done - self._at_start
-        return Status(
-            sum(rounds == wanted for rounds, wanted in self._progress.values()),
-            len(self.files.failures()),
-            len(self._progress),
-            done,
-            total,
-            seconds,
-            seconds / fresh * (total - done) if fresh else None,
-        )
+        finished = sum(rounds == wanted for rounds, wanted in self._progress.values())
+        left = seconds / fresh * (total - done) if fresh else None
+        return Status(finished, len(self.files.failures()), len(self._progress), done, total, seconds, left)
 
 
 def facts_of(run: RunDir) -> dict[str, Any] | None:
@@ -305,27 +279,23 @@ def group(cell: str) -> str:
 
 def table(names: Iterable[str], out: Path) -> list[dict[str, Any]]:
     """A line per experiment, row and settings: accuracy over the seeds, its spread, rounds to the target."""
-    import numpy as np
-
     groups: dict[str, list[dict[str, Any]]] = {}
     for name in names:
         facts = facts_of(open_run(out / name))
         if facts is not None and facts["finished"]:
             groups.setdefault(group(name), []).append(facts)
-    lines = []
-    for name, several in groups.items():
-        accuracy = [facts["accuracy"] for facts in several]
-        rounds = [np.inf if facts["rounds_to_target"] is None else facts["rounds_to_target"] for facts in several]
-        middle = float(np.median(rounds))  # a seed that never gets there counts as later than all that do
-        lines.append(
-            {
-                "row": name,
-                "seeds": len(several),
-                "accuracy": float(np.mean(accuracy)),
-                "std": float(np.std(accuracy, ddof=1)) if len(several) > 1 else None,
-                "final": float(np.mean([facts["final"] for facts in several])),
-                "rounds_to_target": middle if np.isfinite(middle) else None,
-                "diverged": sum(facts["diverged"] for facts in several),
-            }
-        )
-    return lines
+    return [{"row": name, **_over_seeds(several)} for name, several in groups.items()]
+
+
+def _over_seeds(several: list[dict[str, Any]]) -> dict[str, Any]:
+    columns = {key: [facts[key] for facts in several] for key in several[0]}
+    rounds = [np.inf if count is None else count for count in columns["rounds_to_target"]]
+    middle = float(np.median(rounds))  # a seed that never gets there counts as later than all that do
+    return {
+        "seeds": len(several),
+        "accuracy": float(np.mean(columns["accuracy"])),
+        "std": float(np.std(columns["accuracy"], ddof=1)) if len(several) > 1 else None,
+        "final": float(np.mean(columns["final"])),
+        "rounds_to_target": middle if np.isfinite(middle) else None,
+        "diverged": sum(columns["diverged"]),
+    }

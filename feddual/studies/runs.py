@@ -1,13 +1,12 @@
 """Studies in a notebook: `feddual.run_study`, `feddual.open_study`."""
 
-import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from feddual import display
-from feddual.api import Run
+from feddual.api import Folder, Overrides, Run
 from feddual.cli.progress import StudyProgress
 from feddual.errors import UserError
 from feddual.records.study_dir import StudyDir
@@ -20,7 +19,15 @@ if TYPE_CHECKING:
 class StudyRuns:
     """The runs of a study on disk, finished or not."""
 
-    def __init__(self, path: str | os.PathLike[str]):
+    def __init__(self, path: Folder):
+        """Open a study.
+
+        Args:
+            path: Its folder.
+
+        Raises:
+            UserError: When there is no study there.
+        """
         self.path = Path(path)
         self._files = StudyDir(self.path)
         if not self._files.exists:
@@ -54,22 +61,15 @@ class StudyRuns:
 
     def _repr_html_(self) -> str:
         facts = {"runs": len(self._cells), "rows": len(self.runs)}
-        return display.facts(str(self.path), facts) + (
-            self.table.to_html(float_format="{:.4g}".format) if self._cells else ""
-        )
+        table = self.table.to_html(float_format="{:.4g}".format) if self._cells else ""
+        return display.facts(str(self.path), facts) + table
 
 
 def run_study(
-    source: str | Path | Mapping[str, Any],
-    overrides: Mapping[str, Any] | None = None,
-    *,
-    algorithms: Sequence[str] = (),
-    seeds: int | None = None,
-    out: str | os.PathLike[str] | None = None,
-    workers: int | None = None,
-    executor: str = "processes",
+    source: str | Path | Mapping[str, Any], overrides: Overrides = None, *, algorithms: Sequence[str] = (),
+    seeds: int | None = None, out: Folder | None = None, workers: int | None = None, executor: str = "processes",
     progress: bool = True,
-) -> StudyRuns:
+) -> StudyRuns:  # fmt: skip
     """Run a grid of experiments; the same call goes on where it stopped.
 
     Args:
@@ -82,8 +82,25 @@ def run_study(
         executor: Who runs them.
         progress: Show a bar, or lines where there is no terminal.
 
+    Returns:
+        The study's runs.
+
     Raises:
         UserError: When a run failed; the others are finished.
+
+    Example:
+        >>> import tempfile, feddual
+        >>> base = {"name": "tiny", "dataset": {"name": "synthetic", "num_train": 60, "num_test": 20},
+        ...         "partition": {"name": "iid", "num_clients": 2}, "model": {"name": "mlp", "hidden": [4]},
+        ...         "algorithm": {"name": "fedavg"}, "training": {"rounds": 1, "clients_per_round": 2}}
+        >>> folder = tempfile.mkdtemp()
+        >>> with open(f"{folder}/tiny.yaml", "w") as file:
+        ...     _ = file.write(feddual.resolve(base).to_yaml())
+        >>> study = {"name": "two", "experiments": [f"{folder}/tiny.yaml"],
+        ...          "rows": {"fedavg": {}, "fedprox": {"algorithm.name": "fedprox"}}}
+        >>> found = feddual.run_study(study, out=f"{folder}/study", executor="inline", progress=False)
+        >>> list(found.table.index)
+        ['fedavg', 'fedprox']
     """
     study = studies.load(source)
     path = Path(out) if out is not None else Path("runs") / study.name
@@ -100,6 +117,13 @@ def run_study(
     return StudyRuns(path)
 
 
-def open_study(path: str | os.PathLike[str]) -> StudyRuns:
-    """The study in a folder."""
+def open_study(path: Folder) -> StudyRuns:
+    """The study in a folder.
+
+    Args:
+        path: The folder.
+
+    Returns:
+        Its runs, finished or not.
+    """
     return StudyRuns(path)

@@ -4,6 +4,7 @@ Each row is tried with each combination (`study.Tune` says how), and run with th
 in the folder as lines of their own (`python -m figures collect` writes them) are not run again.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +14,7 @@ from feddual.errors import UserError
 from feddual.experiment import config
 from feddual.records.run_dir import RunDir
 from feddual.records.study_dir import TUNING, StudyDir
-from feddual.studies.grid import (
-    Cell,
-    Overrides,
-    Study,
-    Tune,
-    cell_name,
-    chosen_rows,
-    combinations,
-    facts_of,
-)
+from feddual.studies.grid import Cell, Overrides, Study, Tune, cell_name, chosen_rows, combinations, facts_of
 
 
 def trials(study: Study, algorithms: Sequence[str] = ()) -> list[Cell]:
@@ -34,17 +26,10 @@ def trials(study: Study, algorithms: Sequence[str] = ()) -> list[Cell]:
     fixed: Overrides = {"seed": 0, "evaluation.held_out": tune.held_out}
     if tune.rounds is not None:
         fixed["training.rounds"] = tune.rounds
+    named = [(source, row, tried) for source in study.experiments for row in rows for tried in _tried(tune, row)]
     return [
-        Cell(
-            TUNING + cell_name(study, source, row, settings),
-            row,
-            source,
-            {**rows[row], **settings, **fixed},
-            settings,
-        )
-        for source in study.experiments
-        for row in rows
-        for settings in _tried(tune, row)
+        Cell(TUNING + cell_name(study, source, row, tried), row, source, {**rows[row], **tried, **fixed}, tried)
+        for source, row, tried in named
     ]
 
 
@@ -155,16 +140,12 @@ def tuned_cells(
     before = {key: entry for key, entry in files.choices().items() if entry["row"] not in listed}
     best |= _same_choices(study, algorithms, before | best)
     files.write_choices(before | best)
-    return [
-        Cell(
-            cell_name(study, entry["experiment"], f"{entry['row']}-chosen", entry["settings"], f"s{seed}"),
-            entry["row"],
-            entry["experiment"],
-            {**study.rows[entry["row"]], **entry["settings"], "seed": seed},
-        )
-        for seed in range(study.seeds if seeds is None else seeds)
-        for entry in best.values()
-    ]
+    cells = []
+    for seed, entry in itertools.product(range(study.seeds if seeds is None else seeds), best.values()):
+        source, row, settings = entry["experiment"], entry["row"], entry["settings"]
+        name = cell_name(study, source, f"{row}-chosen", settings, f"s{seed}")
+        cells.append(Cell(name, row, source, {**study.rows[row], **settings, "seed": seed}))
+    return cells
 
 
 def _same_choices(study: Study, algorithms: Sequence[str], choices: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -176,10 +157,7 @@ def _same_choices(study: Study, algorithms: Sequence[str], choices: Mapping[str,
             leader = cell_name(study, source, followers[row], {})
             if leader not in choices:
                 raise UserError(f"--tune: {row} takes the choice of {followers[row]}, which has not been tuned yet")
-            same[cell_name(study, source, row, {})] = {
-                **choices[leader],
-                "row": row,
-                "settings": dict(choices[leader]["settings"]),  # YAML would write one object twice as a reference
-                "trials": {},
-            }
+            settings = dict(choices[leader]["settings"])  # YAML would write one object twice as a reference
+            own = {"row": row, "settings": settings, "trials": {}}
+            same[cell_name(study, source, row, {})] = {**choices[leader], **own}
     return same

@@ -65,12 +65,9 @@ class ClientStates:
 
 
 def rounds(
-    experiment: Experiment,
-    out: str | os.PathLike[str],
-    resume: bool = False,
-    extra_probes: Sequence[probes.Probe] = (),
-    progress: Progress | None = None,
-) -> Iterator[RoundRecord]:
+    experiment: Experiment, out: str | os.PathLike[str], resume: bool = False,
+    extra_probes: Sequence[probes.Probe] = (), progress: Progress | None = None,
+) -> Iterator[RoundRecord]:  # fmt: skip
     """Run an experiment into a directory, yielding each round as it ends.
 
     Args:
@@ -94,9 +91,8 @@ def rounds(
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
-        raise UserError(
-            f"--out: {run.path} is in use by another process; wait for it or choose another folder"
-        ) from None
+        said = f"--out: {run.path} is in use by another process; wait for it or choose another folder"
+        raise UserError(said) from None
     try:
         yield from RunUnderWay(experiment, run, extra_probes, progress).rounds()
     finally:
@@ -124,11 +120,7 @@ class RunUnderWay:
     """What a run builds once, and the state that goes from round to round."""
 
     def __init__(
-        self,
-        experiment: Experiment,
-        run: RunDir,
-        extra_probes: Sequence[probes.Probe],
-        progress: Progress | None,
+        self, experiment: Experiment, run: RunDir, extra_probes: Sequence[probes.Probe], progress: Progress | None
     ):
         """Build the workbench and take up the state of the last good checkpoint, if there is one."""
         self.experiment, self.run, self.total = experiment, run, experiment.training.rounds
@@ -144,9 +136,8 @@ class RunUnderWay:
         found = run.last_good_checkpoint() if run.exists else None
         if found is not None:
             if found.layout != self.layout:
-                raise UserError(
-                    f"{run.path}: its checkpoints are of another model; {found.layout} against {self.layout}"
-                )
+                both = f"{found.layout} against {self.layout}"
+                raise UserError(f"{run.path}: its checkpoints are of another model; {both}")
             self.server = ServerState(found.weights, found.server_slots)
             saved, self.first = found.client_states, found.round_index + 1
         self.states = ClientStates(run, saved, self.algorithm.init_client(self.layout, initial))
@@ -174,10 +165,7 @@ class RunUnderWay:
                 aggregated = time.perf_counter()
 
                 # 5. Test the global model.
-                metrics = self._test(round_index) | _round_row(
-                    round_index, tally.rows, previous, self.server, self.bench
-                )
-                metrics |= facts
+                metrics = self._test(round_index) | self._round_row(tally, previous) | facts
                 evaluated = time.perf_counter()
 
                 # 6. Record: rows, probes, sinks.
@@ -227,13 +215,11 @@ class RunUnderWay:
         per_round = self.experiment.training.clients_per_round
         clients = seeding.sample_clients(self.experiment.seed, tally.round_index, federation.num_clients, per_round)
         tally.measured = {probe.name: {} for probe in tally.due}
+        sent = (server.weights, server.slots)
         tasks = [
-            ClientTask(
-                self.identity, tally.round_index, client, server.weights, server.slots, self.states.get(client),
-                tally.due, self.total,
-            )
-            for client in map(int, clients)
-        ]  # fmt: skip
+            ClientTask(self.identity, tally.round_index, c, *sent, self.states.get(c), tally.due, self.total)
+            for c in map(int, clients)
+        ]
         return tasks, [float(size) for size in federation.partition.sizes[clients]]
 
     def _take_in(self, tally: Tally, result: ClientResult) -> None:
@@ -272,6 +258,28 @@ class RunUnderWay:
             found.append(classification_metrics(logits, evaluator.labels, num_classes))
         return {"round": round_index, **(found[0] if len(found) == 1 else mean_metrics(found))}
 
+    def _round_row(self, tally: Tally, previous: ServerState) -> dict[str, Any]:
+        """What is recorded of a round for every algorithm."""
+        rows, good = tally.rows, [row for row in tally.rows if row["finite"]]
+        norms = layer_norms(self.layout, update(self.server.weights, previous.weights))
+        down, up = self.algorithm.communication(self.layout)
+
+        def mean(key: str) -> float | None:
+            return float(np.mean([row[key] for row in good])) if good and good[0][key] is not None else None
+
+        return {
+            "round": tally.round_index,
+            **{key: mean(key) for key in ("train_loss", "train_accuracy")},
+            "num_clients": len(rows),
+            "num_set_aside": len(rows) - len(good),
+            **{key: sum(row[key] for row in rows) for key in ("num_examples", "steps")},
+            "bytes_down": 4 * down * len(rows),
+            "bytes_up": 4 * up * len(rows),
+            "update_norm": float(np.sqrt(sum(norm**2 for norm in norms.values()))),
+            "update_norms": norms,
+            **{name: mean(name) for name in self.algorithm.epoch_facts if good and name in good[0]},
+        }
+
     def _record(self, tally: Tally, metrics: dict[str, Any], previous: ServerState) -> None:
         self.run.append("clients", tally.rows)
         self.run.append("metrics", [metrics])
@@ -291,16 +299,9 @@ class RunUnderWay:
 
 def worker_view(experiment: Experiment) -> str:
     """The experiment as workers see it: without what concerns only the host, so that their cache is hit."""
-    neutral = experiment.model_copy(
-        update={
-            "probes": [],
-            "sinks": [],
-            "checkpoint": config.CheckpointPolicy(),
-            "name": "run",
-            "training": experiment.training.model_copy(update={"rounds": 1}),
-        }
-    )
-    return neutral.to_json()
+    training = experiment.training.model_copy(update={"rounds": 1})
+    hosts = {"name": "run", "probes": [], "sinks": [], "checkpoint": config.CheckpointPolicy()}
+    return experiment.model_copy(update={**hosts, "training": training}).to_json()
 
 
 def check_resumable(asked: Experiment, found: Experiment, path: Path) -> None:
@@ -308,9 +309,8 @@ def check_resumable(asked: Experiment, found: Experiment, path: Path) -> None:
     before, now = found.to_dict(), asked.to_dict()
     if now["training"]["rounds"] > before["training"]["rounds"]:
         before["training"]["rounds"] = now["training"]["rounds"]
-    differences = [
-        f"  {key}: the run has {was!r}, asked for {asks!r}" for key, (was, asks) in changes(before, now).items()
-    ]
+    found_by_key = changes(before, now).items()
+    differences = [f"  {key}: the run has {was!r}, asked for {asks!r}" for key, (was, asks) in found_by_key]
     if differences:
         raise UserError(
             f"--resume: {path} holds a run of another experiment:\n" + "\n".join(differences) + "\n"
@@ -337,35 +337,3 @@ def _write_facts(experiment: Experiment, run: RunDir, bench: workbench.Workbench
     split = bench.federation.partition
     run.write_partition(split.indices, split.offsets, bench.federation.histograms(), split.fingerprint)
     run.write_config(experiment.to_yaml())  # last: with it, the directory is a run
-
-
-def _round_row(
-    round_index: int,
-    rows: list[dict[str, Any]],
-    before: ServerState,
-    after: ServerState,
-    bench: workbench.Workbench,
-) -> dict[str, Any]:
-    """What is recorded of a round for every algorithm."""
-    layout = bench.network.layout
-    good = [row for row in rows if row["finite"]]
-    norms = layer_norms(layout, update(after.weights, before.weights))
-    down, up = bench.algorithm.communication(layout)
-
-    def mean(key: str) -> float | None:
-        return float(np.mean([row[key] for row in good])) if good and good[0][key] is not None else None
-
-    return {
-        "round": round_index,
-        "train_loss": mean("train_loss"),
-        "train_accuracy": mean("train_accuracy"),
-        "num_clients": len(rows),
-        "num_set_aside": len(rows) - len(good),
-        "num_examples": sum(row["num_examples"] for row in rows),
-        "steps": sum(row["steps"] for row in rows),
-        "bytes_down": 4 * down * len(rows),
-        "bytes_up": 4 * up * len(rows),
-        "update_norm": float(np.sqrt(sum(norm**2 for norm in norms.values()))),
-        "update_norms": norms,
-        **{name: mean(name) for name in bench.algorithm.epoch_facts if good and name in good[0]},
-    }

@@ -14,18 +14,15 @@ class Evaluator:
     """A test set on the device, and the network compiled to run over it."""
 
     def __init__(self, forward: Forward, x: np.ndarray, y: np.ndarray, batch_size: int, device: str = "/CPU:0"):
-        self.labels = y
-        self.batch_size = batch_size
-        self.device = device
+        self.labels, self.batch_size, self.device = y, batch_size, device
         with tf.device(device):
             self.inputs = tf.constant(x)
 
         def run(weights: Any, inputs: Any) -> Any:
             count = tf.shape(inputs)[0]
             batches = (count + batch_size - 1) // batch_size
-            logits = tf.TensorArray(
-                weights.dtype, batches, element_shape=[None, forward.num_classes], infer_shape=False
-            )
+            shape = [None, forward.num_classes]
+            logits = tf.TensorArray(weights.dtype, batches, element_shape=shape, infer_shape=False)
 
             def one(number: Any, logits: Any) -> Any:
                 batch = inputs[number * batch_size : (number + 1) * batch_size]
@@ -63,14 +60,15 @@ def classification_metrics(logits: np.ndarray, labels: np.ndarray, num_classes: 
     predicted = np.where(finite, logits.argmax(axis=1), -1)
     confusion = np.zeros((num_classes, num_classes + 1))  # the last column takes the non-finite ones
     np.add.at(confusion, (labels, predicted), 1)
-    present = confusion.sum(1) > 0
-    hits = np.diag(confusion)
+    hits, total = np.diag(confusion), len(labels)
     actual, guessed = confusion.sum(1), confusion.sum(0)[:num_classes]
-    total = len(labels)
-    recall = np.divide(hits, actual, out=np.zeros(num_classes), where=actual > 0)
-    precision = np.divide(hits, guessed, out=np.zeros(num_classes), where=guessed > 0)
-    both = precision + recall
-    f1 = np.divide(2 * precision * recall, both, out=np.zeros(num_classes), where=both > 0)
+    present = actual > 0
+
+    def ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+        return np.divide(part, whole, out=np.zeros(num_classes), where=whole > 0)
+
+    recall, precision = ratio(hits, actual), ratio(hits, guessed)
+    f1 = ratio(2 * precision * recall, precision + recall)
     accuracy = hits.sum() / total
     chance = float(actual @ guessed) / total**2
     covariance = hits.sum() * total - actual @ guessed

@@ -9,6 +9,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,11 +64,8 @@ class Optimizer:
             power = tf.cast(step + 1, weights.dtype)
             first = first + (gradient - first) * 0.1
             second = second + (tf.square(gradient) - second) * 0.001
-            rate = (
-                rate
-                * tf.sqrt(1 - tf.pow(tf.cast(0.999, weights.dtype), power))
-                / (1 - tf.pow(tf.cast(0.9, weights.dtype), power))
-            )
+            slow, fast = (tf.pow(tf.cast(decay, weights.dtype), power) for decay in (0.999, 0.9))
+            rate = rate * tf.sqrt(1 - slow) / (1 - fast)
             return weights - rate * first / (tf.sqrt(second) + 1e-7), [first, second]
         if state:
             velocity = self.momentum * state[0] - rate * gradient
@@ -88,16 +87,9 @@ class State(NamedTuple):
 def _parts(layout: Layout) -> dict[str, list[slice]]:
     """The trained vector cut into variables, and into the variables of one layer that lie together."""
     variables = [entry for entry in layout.entries if entry.trainable]
-    layers: list[list[Entry]] = []
-    for entry in variables:
-        if layers and layers[-1][-1].layer == entry.layer:
-            layers[-1].append(entry)
-        else:
-            layers.append([entry])
-    return {
-        "variables": [entry.slice for entry in variables],
-        "layers": [slice(run[0].start, run[-1].stop) for run in layers],
-    }
+    layers = [list(run) for _, run in groupby(variables, key=lambda entry: entry.layer)]
+    together = [slice(run[0].start, run[-1].stop) for run in layers]
+    return {"variables": [entry.slice for entry in variables], "layers": together}
 
 
 class LocalTraining:
@@ -116,22 +108,14 @@ class LocalTraining:
             jit: Compile with XLA. Shapes are then fixed: clients are padded to a power of two of batches, and the rows
                 of a last short batch that do not exist get the weight zero.
         """
-        self.layout = forward.layout
-        self.algorithm = algorithm
-        self.training = training
-        self.forward = forward
+        self.forward, self.layout = forward, forward.layout
+        self.algorithm, self.training, self.device, self.jit = algorithm, training, device, jit
         self.optimizer = Optimizer(training, algorithm.momentum(forward.layout))
-        self.device = device
-        self.jit = jit
         # With XLA each padded size is a trace of its own; otherwise one trace with a dynamic size serves all clients.
         signature = None if jit else self._signature()
         self._parts: dict[str, list[slice]] = {"": []} | _parts(self.layout)
-        self.run = {
-            parts: tf.function(
-                partial(self._run, parts=parts), autograph=False, jit_compile=jit, input_signature=signature
-            )
-            for parts in self._parts
-        }
+        options = {"autograph": False, "jit_compile": jit, "input_signature": signature}
+        self.run = {parts: tf.function(partial(self._run, parts=parts), **options) for parts in self._parts}
         self.gradient_at = tf.function(
             lambda weights, x, y: self._gradient(weights, forward.lay_out(x), y, tf.shape(y)[0], None),
             autograph=False,
@@ -144,31 +128,20 @@ class LocalTraining:
         def specs(slots: Slots) -> dict[str, Any]:
             return {name: tf.TensorSpec(np.shape(value), np.asarray(value).dtype) for name, value in slots.items()}
 
-        return [
-            tf.TensorSpec([self.layout.size]),
-            tf.TensorSpec([self.layout.size]),
-            specs(self.algorithm.init_server(self.layout, blank)),
-            specs(self.algorithm.init_client(self.layout, blank)),
-            tf.TensorSpec([None, *self.forward.input_shape]),
-            tf.TensorSpec([None], tf.int32),
-            tf.TensorSpec([self.training.local_epochs, None], tf.int32),
-            tf.TensorSpec([], tf.int32),
-            tf.TensorSpec([2], tf.int64),
-        ]
+        server, client = self.algorithm.init_server(self.layout, blank), self.algorithm.init_client(self.layout, blank)
+        weights, inputs = tf.TensorSpec([self.layout.size]), tf.TensorSpec([None, *self.forward.input_shape])
+        shapes: tuple[list[int | None], ...] = (
+            [None],
+            [self.training.local_epochs, None],
+            [],
+        )  # labels, orders, the number of examples
+        integers = [tf.TensorSpec(shape, tf.int32) for shape in shapes]
+        return [weights, weights, specs(server), specs(client), inputs, *integers, tf.TensorSpec([2], tf.int64)]
 
     def _run(
-        self,
-        start: Any,
-        global_weights: Any,
-        server: Any,
-        client: Any,
-        x: Any,
-        y: Any,
-        orders: Any,
-        num_examples: Any,
-        seed: Any,
-        parts: str,
-    ) -> dict[str, Any]:
+        self, start: Any, global_weights: Any, server: Any, client: Any, x: Any, y: Any, orders: Any,
+        num_examples: Any, seed: Any, parts: str,
+    ) -> dict[str, Any]:  # fmt: skip
         """Traced: all of a client's work in a round; over `parts`, the steps' squared gradient norms are added up."""
         norms, epochs, num_trainable = self._parts[parts], self.training.local_epochs, self.layout.num_trainable
         ctx = self._context(global_weights, server, client, x, y, num_examples)
@@ -276,20 +249,26 @@ class LocalTraining:
 
     def _accuracy(self, weights: Any, laid_out: Any, y: Any, num_examples: Any) -> Any:
         """Traced: the share of a client's data that the network answers rightly."""
-        size = y.shape[0] if self.jit else CHUNK
         tensors = self.forward.tensors(weights)
 
-        def chunk(number: Any, hits: Any) -> Any:
-            labels = y[number * size : (number + 1) * size]
+        def hits(number: Any, size: Any, labels: Any, real: Any) -> Any:
             right = tf.equal(tf.argmax(self._chunk(tensors, laid_out, number, size).logits, 1, tf.int32), labels)
-            real = tf.range(tf.shape(right)[0]) + number * size < num_examples  # padding does not count
-            return number + 1, hits + tf.reduce_sum(tf.cast(tf.logical_and(right, real), weights.dtype))
+            return tf.reduce_sum(tf.cast(tf.logical_and(right, real), weights.dtype))
+
+        return self._mean(hits, tf.zeros([], weights.dtype), y, num_examples)
+
+    def _mean(self, part: Any, total: Any, y: Any, num_examples: Any) -> Any:
+        """Traced: what `part` gives for each chunk of a client's data, added up and divided by its examples."""
+        size = y.shape[0] if self.jit else CHUNK
+
+        def chunk(number: Any, total: Any) -> Any:
+            labels = y[number * size : (number + 1) * size]
+            real = tf.range(tf.shape(labels)[0]) + number * size < num_examples  # padding does not count
+            return number + 1, total + part(number, size, labels, real)
 
         chunks = (num_examples + size - 1) // size
-        hits = tf.while_loop(
-            lambda number, _: number < chunks, chunk, (0, tf.zeros([], weights.dtype)), parallel_iterations=1
-        )[1]
-        return hits / tf.cast(num_examples, weights.dtype)
+        total = tf.while_loop(lambda number, _: number < chunks, chunk, (0, total), parallel_iterations=1)[1]
+        return total / tf.cast(num_examples, total.dtype)
 
     def _gradient(self, weights: Any, laid_out: Any, y: Any, num_examples: Any, entries: Sequence[Entry] | None) -> Any:
         """Traced: the gradient of the mean cross-entropy over a client's data, for some entries of the layout.
@@ -299,23 +278,18 @@ class LocalTraining:
         wanted = {entry.path for entry in (self.layout.entries if entries is None else entries) if entry.trainable}
         chosen = [number for number, entry in enumerate(self.layout.entries) if entry.path in wanted]
         tensors = self.forward.tensors(weights)
-        size = y.shape[0] if self.jit else CHUNK
+        watched = [tensors[place] for place in chosen]
 
-        def chunk(number: Any, total: Any) -> Any:
-            labels = y[number * size : (number + 1) * size]
-            real = tf.cast(tf.range(tf.shape(labels)[0]) + number * size < num_examples, weights.dtype)
+        def gradients(number: Any, size: Any, labels: Any, real: Any) -> Any:
             with tf.GradientTape(watch_accessed_variables=False) as tape:
-                tape.watch([tensors[place] for place in chosen])
+                tape.watch(watched)
                 logits = self._chunk(tensors, laid_out, number, size).logits
-                loss = tf.reduce_sum(real * tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
-            gradients = tape.gradient(loss, [tensors[place] for place in chosen])
-            return number + 1, total + tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
+                losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+                loss = tf.reduce_sum(tf.cast(real, weights.dtype) * losses)
+            return tf.concat([tf.reshape(gradient, [-1]) for gradient in tape.gradient(loss, watched)], 0)
 
-        count = sum(self.layout.entries[place].stop - self.layout.entries[place].start for place in chosen)
-        total = tf.zeros([count], weights.dtype)
-        chunks = (num_examples + size - 1) // size
-        total = tf.while_loop(lambda number, _: number < chunks, chunk, (0, total), parallel_iterations=1)[1]
-        return total / tf.cast(num_examples, weights.dtype)
+        count = sum(prod(self.layout.entries[place].shape) for place in chosen)
+        return self._mean(gradients, tf.zeros([count], weights.dtype), y, num_examples)
 
     def _step(
         self, ctx: ClientContext, batch: Batch, seed: Any, norms: Any, state: "State", loss_sum: Any, correct: Any

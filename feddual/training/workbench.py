@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -68,10 +68,8 @@ class Workbench:
     def activations(self, weights: np.ndarray, x: Any) -> dict[str, np.ndarray]:
         """The output of each layer that has trained weights, flattened, for given weights and inputs."""
         layers, run = self._activations
-        return {
-            name: value.numpy().reshape(int(x.shape[0]), -1)
-            for name, value in zip(layers, run(weights, x), strict=True)
-        }
+        values = [value.numpy().reshape(int(x.shape[0]), -1) for value in run(weights, x)]
+        return dict(zip(layers, values, strict=True))
 
     @cached_property
     def _activations(self) -> tuple[list[str], Any]:
@@ -103,17 +101,11 @@ def forget() -> None:
     _workbenches.cache_clear()
 
 
+@dataclass(frozen=True)
 class _Uncompared:
     """Carries a callback through the cache without being part of the key."""
 
-    def __init__(self, value: Any):
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Uncompared)
-
-    def __hash__(self) -> int:
-        return 0
+    value: Progress | None = field(compare=False)
 
 
 @lru_cache(maxsize=4)
@@ -174,9 +166,8 @@ def train_client(task: ClientTask) -> ClientResult:
     bench = workbench(task.experiment)
     x, y = bench.client(task.client_id)
     result, trained = bench.training.train(task, x, y, bench.experiment.seed)
-    view = ClientView(
-        bench, bench.experiment, task.round_index, task.num_rounds, task.client_id, task.weights, trained, x, y
-    )
+    when = (task.round_index, task.num_rounds)
+    view = ClientView(bench, bench.experiment, *when, task.client_id, task.weights, trained, x, y)
     return replace(result, probes={probe.name: probe.client_measure(view) for probe in task.probes})
 
 

@@ -40,6 +40,5 @@ def of_all(seen: OfRound) -> dict[str, float]:
 
 DEFINITION = Definition(
     "I'", "linear CKA of the layer's outputs by two clients' models on common inputs, the mean over pairs",
-    "a forward pass over the common inputs",
-    is_norm=False, of_all=of_all, sends=grams, by_default=False, place=2,
+    "a forward pass over the common inputs", is_norm=False, of_all=of_all, sends=grams, by_default=False, place=2,
 )  # fmt: skip

@@ -17,7 +17,6 @@ def of_all(seen: OfRound) -> np.ndarray:
 
 
 DEFINITION = Definition(
-    "E", "sum_k ||w - w_k||^2 / ||sum_k (w - w_k)||^2; 1/K when all agree",
-    BY_PRODUCT,
+    "E", "sum_k ||w - w_k||^2 / ||sum_k (w - w_k)||^2; 1/K when all agree", BY_PRODUCT,
     is_norm=False, of_all=of_all,
 )  # fmt: skip

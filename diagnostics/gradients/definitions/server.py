@@ -13,6 +13,5 @@ def of_all(seen: OfRound) -> np.ndarray:
 
 DEFINITION = Definition(
     "J", "||grad F(w)|| with F the loss on a fixed part of the server's test data",
-    "a backward pass over it",
-    of_all=of_all, place=2,
+    "a backward pass over it", of_all=of_all, place=2,
 )  # fmt: skip

@@ -11,7 +11,7 @@ import diagnostics
 import feddual
 import figures.report
 
-FIRST = Path(__file__).parent / "golden" / "format-1"
+FIRST = Path(__file__).parents[2] / "golden" / "format-1"
 
 
 @pytest.fixture

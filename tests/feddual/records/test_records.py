@@ -159,7 +159,7 @@ def test_collecting_again_adds_and_replaces_and_keeps_weights(study):
     assert StudyDir(study / "slim").run_names() == ["fedavg-s0", "fedavg-s1", "fedavg-s2"]
     again = open_run(study / "slim" / "fedavg-s1")
     assert (again.rounds_done(), again.checkpoint_rounds()) == (4, [3])
-    assert len(open_slim(study / "slim").surfaces.items("fedavg-s0")) == 2
+    assert len(open_slim(study / "slim").arrays("surfaces").items("fedavg-s0")) == 2
 
 
 def test_a_run_directory_comes_before_a_slim_copy(study):

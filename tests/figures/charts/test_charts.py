@@ -161,4 +161,4 @@ def test_an_installed_package_draws_into_the_working_directory(tmp_path):
     shutil.copy(ROOT / "figures" / "__init__.py", tmp_path / "figures")
     code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; import figures; print(figures.GALLERY)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout.strip() == "figures-out"
+    assert done.stdout.strip() == "gallery"
