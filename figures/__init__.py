@@ -157,9 +157,7 @@ def measure(runs: str | Path = RESULTS) -> list[Path]:
 def __getattr__(name: str) -> Any:
     """What a figure of one's own is made of, imported when it is first used."""
     if name in ("Drawing", "Results"):
-        from figures import _results
-
-        return getattr(_results, name)
+        return getattr(importlib.import_module("figures._results"), name)
     if name in ("charts", "report"):
         return importlib.import_module(f"figures.{name}")
     raise AttributeError(f"module 'figures' has no attribute {name!r}")

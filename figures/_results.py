@@ -167,9 +167,8 @@ def accuracy_text(cell: Mapping[str, Any]) -> str:
 
 
 def paper_text(cell: Mapping[str, Any]) -> str:
-    if cell["paper_diverged"]:
-        return "*"
-    return f"{cell['paper']:.2f} ± {cell['paper_std']:.2f}" if cell["paper"] == cell["paper"] else "–"
+    missing = "*" if cell["paper_diverged"] else "–"
+    return f"{cell['paper']:.2f} ± {cell['paper_std']:.2f}" if cell["paper"] == cell["paper"] else missing
 
 
 def difference_text(cell: Mapping[str, Any]) -> str:

@@ -1,7 +1,6 @@
 """Charts of per-layer gradient norms. Frames come from `GradientNormProbe.read`; every function returns a `Chart`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -104,9 +103,9 @@ def level_heatmaps(runs: "Runs", names: Sequence[str] = ("C", "E"), title: str =
     return Chart(panels, len(runs), title, 2.1, width=3.5 * len(runs) + 0.8)
 
 
-def _ratio_panel(title: str, label: str, marks: Sequence[Points], layers: Sequence[str]) -> Panel:
+def _ratio_panel(title: str, label: str, marks: Sequence[Points], layers: Sequence[str], note: str = "") -> Panel:
     """A logarithmic axis, and a line where nothing differs."""
-    return Panel(title, "", label, marks, level=1, y_scale="log", x_names=layers)
+    return Panel(title, "", label, marks, level=1, y_scale="log", x_names=layers, note=note)
 
 
 def _intervals(rows: "pd.DataFrame", style: Look, shift: float = 0.0, joined: bool = False) -> Points:
@@ -190,8 +189,7 @@ def sensitivity(table: "pd.DataFrame", title: str = "") -> Chart:
             if here.any():
                 marks.append(_intervals(shown, Look("", colour)))
         letter = gradients.definition(name).letter
-        panels.append(_ratio_panel(letter, "ratio non-IID / IID", marks, layers))
-        panels[-1] = replace(panels[-1], note=name.replace("_", " "))
+        panels.append(_ratio_panel(letter, "ratio non-IID / IID", marks, layers, name.replace("_", " ")))
     return Chart(panels, len(panels), title, 2.8, share_y=True, width=1.75 * len(panels) + 1.0)
 
 

@@ -116,13 +116,9 @@ def _table(made: Comparison) -> pd.DataFrame:
     """The quantities of the table, in its order and under its names."""
     table = made.against_first.rename(columns={"model": "group", "directions": "pairs"})
     ends = [f"difference{end}" for end in ("", "_low", "_high")]
-    chosen = [row for _, part in table.groupby("group", sort=False) for row in _ordered(part)]
-    return pd.DataFrame(chosen)[["quantity", "group", "mean", "low", "high", *ends, "seeds", "pairs"]]
-
-
-def _ordered(part: pd.DataFrame) -> list[Any]:
-    by_quantity = {row["quantity"]: row for row in part.to_dict("records")}
-    return [by_quantity[name] for name in QUANTITIES]
+    last = table.drop_duplicates(["group", "quantity"], keep="last").set_index(["group", "quantity"])
+    rows = last.loc[[(group, name) for group in dict.fromkeys(table["group"]) for name in QUANTITIES]].reset_index()
+    return rows[["quantity", "group", "mean", "low", "high", *ends, "seeds", "pairs"]]
 
 
 def _section(setting: str, table: pd.DataFrame) -> tables.Block:

@@ -28,5 +28,5 @@ def draw(runs: Results, out: Path) -> Drawing:
 def _curve(runs: Sequence[Recorded]) -> pd.DataFrame:
     accuracy = smoothed(100 * per_round(runs, "accuracy").mean(axis=1))
     sent = (per_round(runs, "bytes_up") + per_round(runs, "bytes_down")).mean(axis=1).cumsum() / GB
-    columns = {"gigabytes": sent.reindex(accuracy.index), "round": accuracy.index, "accuracy": accuracy}
-    return pd.DataFrame(columns)
+    sent = sent.reindex(accuracy.index)
+    return pd.DataFrame({"gigabytes": sent, "round": accuracy.index, "accuracy": accuracy})

@@ -5,8 +5,7 @@ import pandas as pd
 
 from feddual.records.results import Recorded
 from figures._results import per_round
-from figures.charts.describe import Heat, Panel
-from figures.charts.scale import Scale
+from figures.charts import Heat, Panel, Scale
 from figures.general.client_histograms import title as partition_title
 from figures.paper.barycenter_facts import QUANTITIES as BARYCENTER
 from figures.report._page import Exhibit, Part, part

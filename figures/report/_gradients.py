@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 
 from diagnostics import gradients
-from figures.charts.describe import Heat, Panel
-from figures.charts.scale import Scale
+from figures.charts import Heat, Panel, Scale
 from figures.paper.fig2_gradient_norms import SHOWN
 from figures.report._page import Control, Exhibit, Option, Part, line, part
 from figures.report._story import UNITS, Group, Story

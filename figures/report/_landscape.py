@@ -29,15 +29,12 @@ CASES = {  # where a comparison has several
 def surfaces(story: Story) -> Part:
     """3-D surfaces side by side, one camera, one scale."""
     chosen = {group: largest(story.surfaces[group.key]) for group in story.groups if group.key in story.surfaces}
-    missing = [
-        f"{group.label}: {NO_SURFACE.format(path=group.first.path)}" for group in story.groups if group not in chosen
-    ]
-    missing += [
-        f"{group.label}: {surface.computed.mean():.0%} of the points are computed; the coarser grid is shown, "
-        "the same command goes on"
-        for group, surface in chosen.items()
-        if not surface.complete
-    ]
+    without = [group for group in story.groups if group not in chosen]
+    missing = [f"{group.label}: {NO_SURFACE.format(path=group.first.path)}" for group in without]
+    for group, surface in chosen.items():
+        if not surface.complete:
+            known = f"{surface.computed.mean():.0%} of the points are computed"
+            missing.append(f"{group.label}: {known}; the coarser grid is shown, the same command goes on")
     missing += [f"{group.label}: not drawn, a page holds {MOST_SURFACES}" for group in list(chosen)[MOST_SURFACES:]]
     missing += story.troubles
     if not chosen:
@@ -53,9 +50,8 @@ def surfaces(story: Story) -> Part:
     (where, labels), (low, high) = scale.ticks(), scale.ends
     places = (100 * (where - low) / (high - low)).round(2).tolist()
     legend = {"title": "loss", "ticks": list(zip(places, labels, strict=True))}
-    chart = Exhibit(
-        "loss-surfaces", panels, pd.concat(parts, ignore_index=True), width=300, height=360, linked=True, legend=legend
-    )
+    frame = pd.concat(parts, ignore_index=True)
+    chart = Exhibit("loss-surfaces", panels, frame, width=300, height=360, linked=True, legend=legend)
     return part("surfaces", [chart], missing)
 
 

@@ -15,10 +15,9 @@ from figures.report._story import Group, Story
 
 METRICS = {"accuracy": "test accuracy", "loss": "test loss"}
 PARTS = {
-    "local training": ("train_seconds", "client_seconds"),
-    "server": ("server_seconds",),
+    "local training": ("train_seconds", "client_seconds"), "server": ("server_seconds",),
     "evaluation": ("evaluation_seconds",),
-}
+}  # fmt: skip
 PART_COLOURS = ("#0072B2", "#E69F00", "#56B4E9", "#999999")
 
 
@@ -75,12 +74,9 @@ def curves(story: Story) -> Part:
             for way, shown in {"measured": seeds, "mean": seeds.apply(smoothed)}.items():
                 marks.append(band(group, shown, {"metric": metric, "smoothing": way}))
     missing = [f"{group.label}: no test results yet" for group in story.groups if per_round(group.runs, "loss").empty]
-    missing += [
-        f"{run.path.name}: stopped after round {run.summary['rounds']} of {run.config['training']['rounds']}; "
-        f"the same command with --resume goes on"
-        for group in story.groups
-        for run in group.unfinished
-    ]
+    for run in (run for group in story.groups for run in group.unfinished):
+        stopped = f"stopped after round {run.summary['rounds']} of {run.config['training']['rounds']}"
+        missing.append(f"{run.path.name}: {stopped}; the same command with --resume goes on")
     if not parts:
         return part("curves", missing=missing or ["No run has finished a round."])
     controls = (
