@@ -40,6 +40,12 @@ def _natural(name: str) -> tuple[str, int]:
 def full_name(name: str) -> str:
     """The figure that is meant: its name, or the part of it before the first `_`; `package.module:draw` is its own.
 
+    Args:
+        name: As it was given.
+
+    Returns:
+        The name of its file.
+
     Raises:
         UserError: When no figure, or more than one, is called so.
     """
@@ -58,12 +64,29 @@ def full_name(name: str) -> str:
 
 
 def module(name: str) -> ModuleType:
-    """The module that draws a figure."""
+    """The module that draws a figure.
+
+    Args:
+        name: As for `draw`.
+
+    Returns:
+        The module; its docstring says what the figure shows.
+    """
     return importlib.import_module(drawer(name).__module__)
 
 
 def drawer(name: str) -> "Callable[[Results, Path], Drawing]":
-    """The function that draws a figure."""
+    """The function that draws a figure.
+
+    Args:
+        name: As for `draw`.
+
+    Returns:
+        A function of the runs and of the folder for the files.
+
+    Raises:
+        UserError: When there is no such figure.
+    """
     found: Callable[[Results, Path], Drawing] = plugins.find("figures", full_name(name), f"figure {name!r}")
     return found
 
@@ -78,6 +101,19 @@ def draw(name: str, runs: str | Path = RESULTS, out: str | Path = GALLERY) -> "D
 
     Returns:
         The files, and the numbers in them as a tidy frame.
+
+    Raises:
+        UserError: When there is no such figure, or no such folder.
+
+    Example:
+        >>> import tempfile
+        >>> import figures
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     drawing = figures.draw("table3", out=folder)
+        >>> [file.name for file in drawing.files]
+        ['table3_round_time.md', 'table3_round_time.tex', 'table3_round_time.csv']
+        >>> list(drawing.frame["row"].unique())
+        ['fedavg', 'feddual', 'feddual-tuned']
     """
     return draw_all([name], runs, out)[full_name(name)]
 
@@ -85,7 +121,16 @@ def draw(name: str, runs: str | Path = RESULTS, out: str | Path = GALLERY) -> "D
 def draw_all(
     wanted: Sequence[str] | None = None, runs: str | Path = RESULTS, out: str | Path = GALLERY
 ) -> "dict[str, Drawing]":
-    """Draw several, by default all; the runs are read once."""
+    """Draw several, by default all; the runs are read once.
+
+    Args:
+        wanted: Names, as for `draw`.
+        runs: A folder with runs, at any depth.
+        out: Where the files go.
+
+    Returns:
+        What was drawn, by full name.
+    """
     from figures._results import Results
 
     drawers = {full_name(name): drawer(name) for name in (names() if wanted is None else wanted)}
@@ -94,7 +139,14 @@ def draw_all(
 
 
 def measure(runs: str | Path = RESULTS) -> list[Path]:
-    """Compute what figures show of several runs (ratios, flatness) once, into files beside the runs."""
+    """Compute what figures show of several runs (ratios, flatness) once, into files beside the runs.
+
+    Args:
+        runs: A folder with runs, at any depth.
+
+    Returns:
+        The files, which figures read as long as they are of these runs.
+    """
     from figures._results import Results
 
     results = Results(runs)
@@ -105,9 +157,7 @@ def measure(runs: str | Path = RESULTS) -> list[Path]:
 def __getattr__(name: str) -> Any:
     """What a figure of one's own is made of, imported when it is first used."""
     if name in ("Drawing", "Results"):
-        from figures import _results
-
-        return getattr(_results, name)
+        return getattr(importlib.import_module("figures._results"), name)
     if name in ("charts", "report"):
         return importlib.import_module(f"figures.{name}")
     raise AttributeError(f"module 'figures' has no attribute {name!r}")

@@ -56,19 +56,17 @@ app = typer.Typer(
 )
 
 
+NAMES_HELP = "Figures or tables; the part of a name before _ suffices: table1, fig3. Your own: package.module:draw."
+Names = Annotated[list[str] | None, typer.Argument(help=NAMES_HELP)]
+Runs = Annotated[Path, typer.Option(help="A folder with runs, at any depth; they are known by their config.")]
+
+
 @app.command()
 @guarded
 def draw(
-    name: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Figures or tables; the part of a name before _ suffices: table1, fig3. Your own: package.module:draw."
-        ),
-    ] = None,
+    name: Names = None,
     every: Annotated[bool, typer.Option("--all", help="Draw them all.")] = False,
-    runs: Annotated[
-        Path, typer.Option(help="A folder with runs, at any depth; they are known by their config.")
-    ] = figures.RESULTS,
+    runs: Runs = figures.RESULTS,
     out: Annotated[Path, typer.Option(help="Where the files go.")] = figures.GALLERY,
     as_json: Json = False,
 ) -> None:

@@ -43,11 +43,28 @@ class Results(RunSet):
     """All runs under a folder, and which of them are rows of the paper's tables."""
 
     def of(self, dataset: str, row: str) -> list[Recorded]:
-        """The runs of a table's row in the paper's setting, one per seed."""
+        """The runs of a table's row in the paper's setting, one per seed.
+
+        Args:
+            dataset: cifar10, cifar100 or fmnist.
+            row: An algorithm, or one with a preset: `feddual-tuned`.
+
+        Returns:
+            In the order of their seeds; none when it was not run.
+        """
         return self.same(_rows.paper_identity(dataset, row))
 
     def timed(self, dataset: str, row: str, plain: bool) -> list[Recorded]:
-        """The runs of a row that had the machine for themselves, whatever their number of rounds."""
+        """The runs of a row that had the machine for themselves, whatever their number of rounds.
+
+        Args:
+            dataset: cifar10, cifar100 or fmnist.
+            row: An algorithm, or one with a preset.
+            plain: Whether without the exact accelerations.
+
+        Returns:
+            In the order in which they were found.
+        """
         wanted = _rows.paper_identity(dataset, row)
         timed = [run for run in self.runs if run.is_timing and run.is_plain == plain]
         return [run for run in timed if wanted and run.identity.without_rounds == wanted.without_rounds]
@@ -83,7 +100,15 @@ class Results(RunSet):
         return found
 
     def chosen(self, dataset: str, row: str) -> list[Recorded]:
-        """A row's runs with the settings that were chosen for it, one per seed; FedDUAL's stand in its preset."""
+        """A row's runs with the settings that were chosen for it, one per seed; FedDUAL's stand in its preset.
+
+        Args:
+            dataset: cifar10, cifar100 or fmnist.
+            row: An algorithm, or one with a preset.
+
+        Returns:
+            In the order of their seeds; none when nothing was chosen.
+        """
         if (dataset, row) in self.tuned:
             return self.same(self.tuned[dataset, row].identity)
         return self.of(dataset, row) if row == "feddual-tuned" else []
@@ -142,9 +167,8 @@ def accuracy_text(cell: Mapping[str, Any]) -> str:
 
 
 def paper_text(cell: Mapping[str, Any]) -> str:
-    if cell["paper_diverged"]:
-        return "*"
-    return f"{cell['paper']:.2f} ± {cell['paper_std']:.2f}" if cell["paper"] == cell["paper"] else "–"
+    missing = "*" if cell["paper_diverged"] else "–"
+    return f"{cell['paper']:.2f} ± {cell['paper_std']:.2f}" if cell["paper"] == cell["paper"] else missing
 
 
 def difference_text(cell: Mapping[str, Any]) -> str:

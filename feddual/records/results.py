@@ -102,7 +102,14 @@ class RunSet:
         self.unfinished = [run.path for run in self.every if not run.finished]
 
     def same(self, wanted: Identity | None) -> list[Recorded]:
-        """The runs of an experiment, one per seed."""
+        """The runs of an experiment, one per seed.
+
+        Args:
+            wanted: What identifies it; None has no runs.
+
+        Returns:
+            In the order of their seeds; where one ran twice, the one that was not for timing.
+        """
         found = [run for run in self.runs if run.identity == wanted]
         by_seed = {run.seed: run for run in sorted(found, key=lambda run: run.is_timing, reverse=True)}
         return [by_seed[seed] for seed in sorted(by_seed)]

@@ -1,24 +1,14 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from figures.charts.describe import (
-    Bars,
-    Chart,
-    Contour,
-    Heat,
-    Line,
-    Mark,
-    Panel,
-    Points,
-    Surface3D,
-    matplotlib,
-    plotly,
-    save,
-)
+from figures.charts.describe import Bars, Chart, Contour, Heat, Line, Mark, Panel, Points, Surface3D, save
 from figures.charts.scale import Scale, shared_scale
 from figures.charts.style import LOOKS, Look, look
 
 if TYPE_CHECKING:
+    import plotly.graph_objects as go
+    from matplotlib.figure import Figure
+
     from figures.charts import gradients, lines, runs, surfaces, tables
 
 MODULES = ("gradients", "lines", "runs", "surfaces", "tables")  # on demand: they import pandas, or diagnostics
@@ -26,6 +16,30 @@ __all__ = [
     "LOOKS", "Bars", "Chart", "Contour", "Heat", "Line", "Look", "Mark", "Panel", "Points", "Scale", "Surface3D",
     "gradients", "lines", "look", "matplotlib", "plotly", "runs", "save", "shared_scale", "surfaces", "tables",
 ]  # fmt: skip
+
+
+def matplotlib(chart: Chart) -> "Figure":
+    """Draw a chart with matplotlib.
+
+    Args:
+        chart: What is drawn.
+
+    Returns:
+        A figure, for paper and for changes by hand.
+    """
+    return chart.matplotlib()
+
+
+def plotly(chart: Chart) -> "go.Figure":
+    """Draw a chart with plotly.
+
+    Args:
+        chart: What is drawn.
+
+    Returns:
+        A figure with values on hover, a legend to click, surfaces to turn.
+    """
+    return chart.plotly()
 
 
 def __getattr__(name: str) -> Any:

@@ -36,18 +36,14 @@ def caption(surface: Any) -> str:
         what = f"Loss over a plane of {len(surface.alphas)} × {len(surface.betas)} points through {model}"
     else:
         what = f"Loss along {len(surface.loss)} directions ({len(surface.alphas)} points each) through {model}"
-    low, high = surface.alphas[0], surface.alphas[-1]
+    names = identity["direction_names"]
+    noise = all(name.startswith("random") and ", with " not in name for name in names)
+    still = "; biases and normalisation layers unmoved" if noise else ""
+    unit = "moves every filter by its own norm" if "filter" in names[0] else "is the direction's own length"
     sentences = [
         f"{what}; {identity['loss']}, mean of {facts['images']} {split} samples.",
-        f"Directions: {'; '.join(identity['direction_names'][:2])}; biases and normalisation layers unmoved."
-        if all(name.startswith("random") and ", with " not in name for name in identity["direction_names"])
-        else f"Directions: {'; '.join(identity['direction_names'][:2])}.",
-        f"Axes from {low:g} to {high:g}; "
-        + (
-            "1 moves every filter by its own norm."
-            if "filter" in identity["direction_names"][0]
-            else "1 is the direction's own length."
-        ),
+        f"Directions: {'; '.join(names[:2])}{still}.",
+        f"Axes from {surface.alphas[0]:g} to {surface.alphas[-1]:g}; 1 {unit}.",
         f"At the centre: {title(surface)}; standard error of the loss at most {np.nanmax(surface.sem):.2g}.",
         f"Moving statistics: {identity['bn']}. Weights {identity['weights'][:8]}, data {identity['data'][:8]}.",
     ]

@@ -295,12 +295,29 @@ class Chart:
         yield from places.items()
 
     def is_labelled_below(self, position: int) -> bool:
-        """Whether a panel further down in the column has the same x label: one is enough."""
+        """Whether a panel further down in the column has the same x label: one is enough.
+
+        Args:
+            position: Of the panel, row by row.
+
+        Returns:
+            True where the label can be left out.
+        """
         below = self.panels[position + self.columns :: self.columns]
         return self.panels[position].x_label in [panel.x_label for panel in below]
 
     def draw(self, backend: str) -> Any:
-        """A figure of one of the back ends: matplotlib or plotly."""
+        """Draw it with the back end that is named.
+
+        Args:
+            backend: matplotlib or plotly.
+
+        Returns:
+            A figure of that library.
+
+        Raises:
+            UserError: When it is another.
+        """
         if backend not in ("plotly", "matplotlib"):
             raise UserError(f"backend: {backend!r} is unknown; allowed: plotly, matplotlib")
         return self.plotly() if backend == "plotly" else self.matplotlib()
@@ -373,27 +390,3 @@ def save(chart: Chart, name: str, out: Path, formats: Sequence[str] = FORMATS) -
     for path, data in files.items():
         atomic_write(path, data)
     return list(files)
-
-
-def matplotlib(chart: Chart) -> "Figure":
-    """Draw a chart with matplotlib.
-
-    Args:
-        chart: What is drawn.
-
-    Returns:
-        A figure, for paper and for changes by hand.
-    """
-    return chart.matplotlib()
-
-
-def plotly(chart: Chart) -> "go.Figure":
-    """Draw a chart with plotly.
-
-    Args:
-        chart: What is drawn.
-
-    Returns:
-        A figure with values on hover, a legend to click, surfaces to turn.
-    """
-    return chart.plotly()

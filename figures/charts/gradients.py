@@ -1,7 +1,6 @@
 """Charts of per-layer gradient norms. Frames come from `GradientNormProbe.read`; every function returns a `Chart`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,15 +13,13 @@ from figures.charts.style import COLOURS, FAINT, Look, look
 if TYPE_CHECKING:
     import pandas as pd
 
-    Runs = Mapping[str, Sequence[pd.DataFrame]]  # label -> the frames of its seeds
+    Frames = Sequence[pd.DataFrame]  # one per seed
+    Runs = Mapping[str, Frames]  # by label
 
 UNITS = {
-    "raw": "norm",
-    "rms": "norm / √size",
-    "relative": "norm / weight norm",
-    "scale_free": "norm × weight norm",
+    "raw": "norm", "rms": "norm / √size", "relative": "norm / weight norm", "scale_free": "norm × weight norm",
     "share": "share of squared norm",
-}
+}  # fmt: skip
 PROFILE = "ratio to IID"
 
 
@@ -63,13 +60,9 @@ def _by_round(table: "pd.DataFrame", scale: Scale, title: str, hatched: np.ndarr
 
 
 def ratio_heatmap(
-    base: "Sequence[pd.DataFrame]",
-    other: "Sequence[pd.DataFrame]",
-    name: str = "A",
-    normalisation: str = "rms",
-    limit: float | None = None,
+    base: "Frames", other: "Frames", name: str = "A", normalisation: str = "rms", limit: float | None = None,
     title: str = "",
-) -> Chart:
+) -> Chart:  # fmt: skip
     """Layer by round: log2 of other / base. Hatched where the seeds do not agree which is larger.
 
     Args:
@@ -110,9 +103,9 @@ def level_heatmaps(runs: "Runs", names: Sequence[str] = ("C", "E"), title: str =
     return Chart(panels, len(runs), title, 2.1, width=3.5 * len(runs) + 0.8)
 
 
-def _ratio_panel(title: str, label: str, marks: Sequence[Points], layers: Sequence[str]) -> Panel:
+def _ratio_panel(title: str, label: str, marks: Sequence[Points], layers: Sequence[str], note: str = "") -> Panel:
     """A logarithmic axis, and a line where nothing differs."""
-    return Panel(title, "", label, marks, level=1, y_scale="log", x_names=layers)
+    return Panel(title, "", label, marks, level=1, y_scale="log", x_names=layers, note=note)
 
 
 def _intervals(rows: "pd.DataFrame", style: Look, shift: float = 0.0, joined: bool = False) -> Points:
@@ -196,8 +189,7 @@ def sensitivity(table: "pd.DataFrame", title: str = "") -> Chart:
             if here.any():
                 marks.append(_intervals(shown, Look("", colour)))
         letter = gradients.definition(name).letter
-        panels.append(_ratio_panel(letter, "ratio non-IID / IID", marks, layers))
-        panels[-1] = replace(panels[-1], note=name.replace("_", " "))
+        panels.append(_ratio_panel(letter, "ratio non-IID / IID", marks, layers, name.replace("_", " ")))
     return Chart(panels, len(panels), title, 2.8, share_y=True, width=1.75 * len(panels) + 1.0)
 
 

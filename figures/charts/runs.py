@@ -69,9 +69,8 @@ def seeds(runs: Mapping[str, Any], quantity: str = "accuracy") -> Chart:
     for place, label in enumerate(order):
         mine = np.array(values[label], float)
         marks.append(Points(Look("seeds", COLOURS[0]), mine, np.full(len(mine), place)))
-        marks.append(
-            Points(Look("their mean", COLOURS[1], "|", width=2.5), mine.mean(keepdims=True), np.full(1, place))
-        )
+        mean = Look("their mean", COLOURS[1], "|", width=2.5)
+        marks.append(Points(mean, mine.mean(keepdims=True), np.full(1, place)))
     panel = Panel("", quantity, "", marks, y_names=order)
     return Chart([panel], 1, panel_height=0.36 * len(runs) + 0.9, width=6.4)
 

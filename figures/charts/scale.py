@@ -35,12 +35,26 @@ class Scale:
     colours: str | tuple[str, ...] = "viridis"
 
     def clip(self, loss: np.ndarray) -> np.ndarray:
-        """Values as they are drawn: what is beyond the scale, or not finite, lies on its rim."""
+        """Values as they are drawn: what is beyond the scale, or not finite, lies on its rim.
+
+        Args:
+            loss: Of any shape.
+
+        Returns:
+            The same shape, between `low` and `high`.
+        """
         finite = np.nan_to_num(loss, nan=self.high, posinf=self.high, neginf=self.low)
         return np.asarray(np.clip(finite, self.low, self.high))
 
     def heights(self, values: np.ndarray) -> np.ndarray:
-        """Clipped values as heights: their logarithms on a logarithmic scale."""
+        """Clipped values as heights: their logarithms on a logarithmic scale.
+
+        Args:
+            values: Of any shape.
+
+        Returns:
+            The same shape, between the `ends`.
+        """
         return np.asarray(np.log10(self.clip(values))) if self.log else self.clip(values)
 
     @property

@@ -18,22 +18,12 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from figures.charts.describe import Bars, Chart, Contour, Heat, Line, Mark, Panel, Points, Surface3D
 from figures.charts.scale import Scale
-from figures.charts.style import (
-    AZIMUTH,
-    DPI,
-    ELEVATION,
-    FAINT,
-    INK,
-    LEGEND_COLUMNS,
-    MATPLOTLIB,
-    THIN_MARKERS,
-    Look,
-    paler,
-)
+from figures.charts.style import AZIMUTH, DPI, ELEVATION, FAINT, INK, MATPLOTLIB, THIN_MARKERS, Look, paler
 
 # Without dates and versions the same numbers give the same file.
 METADATA: dict[str, dict[str, Any]] = {"png": {"Software": None}, "pdf": {"CreationDate": None}}
 LETTER = 0.068  # inches of a letter beside an axis
+LEGEND_COLUMNS = 5
 
 
 def figure(chart: Chart) -> Figure:
@@ -266,12 +256,9 @@ def _bars(ax: Any, bars: Bars, panel: Panel, position: int, norms: Any) -> None:
             ax.plot(point, ys[-1], "D", color="white", mec=FAINT, ms=3.5, zorder=5)
             say(bars.text.format(point), point, ys[-1], FAINT)
     ax.margins(x=0.12)
-    ax.set_xlim(left=min(0.0, ax.get_xlim()[0]) if _negative(bars) else 0)
+    negative = any(value is not None and value < 0 for series in bars.series.values() for value in series)
+    ax.set_xlim(left=min(0.0, ax.get_xlim()[0]) if negative else 0)
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-
-
-def _negative(bars: Bars) -> bool:
-    return any(value is not None and value < 0 for series in bars.series.values() for value in series)
 
 
 def _heat(ax: Any, heat: Heat, panel: Panel, position: int, norms: dict[Scale, Normalize]) -> None:

@@ -61,7 +61,6 @@ GRID = "#E4E4E4"
 
 PAGE_WIDTH = 10.2  # inches
 PANEL_HEIGHT = 2.9
-LEGEND_COLUMNS = 5
 DPI = 160
 FONT = "DejaVu Sans"  # comes with matplotlib, so that a picture is the same everywhere
 

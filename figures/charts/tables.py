@@ -60,9 +60,8 @@ def markdown(title: str, sections: Sequence[Block], notes: Sequence[str]) -> str
 
 def _markdown_row(cells: Sequence[str]) -> str:
     texts = [re.sub(r"([*|])", r"\\\1", cell) for cell in cells]
-    return (
-        "| " + " | ".join(f"**{t}**" if isinstance(c, Strong) else t for c, t in zip(cells, texts, strict=True)) + " |"
-    )
+    shown = [f"**{t}**" if isinstance(c, Strong) else t for c, t in zip(cells, texts, strict=True)]
+    return f"| {' | '.join(shown)} |"
 
 
 def latex(name: str, title: str, sections: Sequence[Block], notes: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """A chart's marks as plotly's traces."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -32,16 +33,7 @@ def _colours(scale: Scale, letter: str) -> Trace:
 
 def of_mark(mark: Mark, panel: Panel) -> list[Trace]:
     """A mark's traces, without their axes."""
-    if isinstance(mark, Line):
-        return _line(mark, panel)
-    if isinstance(mark, Points):
-        return [_points(mark, panel)]
-    if isinstance(mark, Bars):
-        return _bars(mark)
-    if isinstance(mark, Heat):
-        return _heat(mark, panel)
-    assert isinstance(mark, Contour | Surface3D)
-    return [_contour(mark) if isinstance(mark, Contour) else _surface(mark)]
+    return DRAWERS[type(mark)](mark, panel)
 
 
 def root(values: Any) -> Any:
@@ -72,7 +64,7 @@ def _line(line: Line, panel: Panel) -> list[Trace]:
     return traces
 
 
-def _points(points: Points, panel: Panel) -> Trace:
+def _points(points: Points, panel: Panel) -> list[Trace]:
     look = points.look
     told = list(points.told)
     if not told and (names := panel.x_names or panel.rows):
@@ -89,10 +81,10 @@ def _points(points: Points, panel: Panel) -> Trace:
     if points.low is not None and points.high is not None:
         ends = {"array": points.high - points.y, "arrayminus": points.y - points.low}
         trace["error_y"] = ends | {"color": look.colour, "thickness": 1.3, "width": 4}
-    return trace
+    return [trace]
 
 
-def _bars(bars: Bars) -> list[Trace]:
+def _bars(bars: Bars, panel: Panel) -> list[Trace]:
     rows = list(range(len(bars.looks)))
     labels = [look.label for look in bars.looks]
     traces: list[Trace] = []
@@ -144,21 +136,26 @@ def _heat(heat: Heat, panel: Panel) -> list[Trace]:
     return found
 
 
-def _contour(contour: Contour) -> Trace:
+def _contour(contour: Contour, panel: Panel) -> list[Trace]:
     low, high = contour.scale.ends
-    return {
+    return [{
         "type": "contour", "z": contour.scale.heights(contour.values), "x": contour.x, "y": contour.y,
         "customdata": contour.values, **_colours(contour.scale, "z"),
         "contours": {"start": low, "end": high, "size": (high - low) / max(len(contour.scale.levels) - 1, 1)},
         "line": {"width": 0.5, "color": "white"},
         "hovertemplate": "α %{x:.3f}, β %{y:.3f}<br>loss %{customdata:.4f}<extra></extra>",
-    }  # fmt: skip
+    }]  # fmt: skip
 
 
-def _surface(surface: Surface3D) -> Trace:
+def _surface(surface: Surface3D, panel: Panel) -> list[Trace]:
     error = np.zeros_like(surface.values) if surface.error is None else surface.error
-    return {
+    return [{
         "type": "surface", "x": surface.x, "y": surface.y, "z": surface.scale.heights(surface.values),
         "customdata": np.dstack([surface.values, error]), **_colours(surface.scale, "c"),
         "hovertemplate": "α %{x:.3f}, β %{y:.3f}<br>loss %{customdata[0]:.4f} ± %{customdata[1]:.2g}<extra></extra>",
-    }  # fmt: skip
+    }]  # fmt: skip
+
+
+DRAWERS: dict[type[Mark], Callable[..., list[Trace]]] = {
+    Line: _line, Points: _points, Bars: _bars, Heat: _heat, Contour: _contour, Surface3D: _surface,
+}  # fmt: skip

@@ -21,6 +21,18 @@ QUANTITIES = ("loss", "accuracy", "kappa", "rise_0.25", "rise_0.5", "rise_1")
 Chosen = Callable[[Mapping[str, Any]], bool]  # whether a run's config belongs to a group
 
 
+def run_of(algorithm: str, model: str, iid: bool = False) -> Chosen:
+    """Runs of an algorithm, as its paper has it, and a model on Fashion-MNIST: the paper's clients, or even ones."""
+
+    def chosen(config: Mapping[str, Any]) -> bool:
+        partition, asked = config["partition"], config["algorithm"]
+        found = (config["dataset"].get("name"), config["model"]["name"], asked["name"], asked["preset"] or "paper")
+        divided = partition["name"] == "iid" if iid else partition.get("alpha") == 0.01
+        return bool(divided) and found == ("fmnist", model, algorithm, "paper")
+
+    return chosen
+
+
 def draw(
     name: str, title: str, settings: Mapping[str, Mapping[str, Chosen]], runs: Results, out: Path, dataset: str
 ) -> Drawing:
@@ -104,13 +116,9 @@ def _table(made: Comparison) -> pd.DataFrame:
     """The quantities of the table, in its order and under its names."""
     table = made.against_first.rename(columns={"model": "group", "directions": "pairs"})
     ends = [f"difference{end}" for end in ("", "_low", "_high")]
-    chosen = [row for _, part in table.groupby("group", sort=False) for row in _ordered(part)]
-    return pd.DataFrame(chosen)[["quantity", "group", "mean", "low", "high", *ends, "seeds", "pairs"]]
-
-
-def _ordered(part: pd.DataFrame) -> list[Any]:
-    by_quantity = {row["quantity"]: row for row in part.to_dict("records")}
-    return [by_quantity[name] for name in QUANTITIES]
+    last = table.drop_duplicates(["group", "quantity"], keep="last").set_index(["group", "quantity"])
+    rows = last.loc[[(group, name) for group in dict.fromkeys(table["group"]) for name in QUANTITIES]].reset_index()
+    return rows[["quantity", "group", "mean", "low", "high", *ends, "seeds", "pairs"]]
 
 
 def _section(setting: str, table: pd.DataFrame) -> tables.Block:

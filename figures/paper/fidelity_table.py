@@ -8,17 +8,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from figures._results import Drawing, Results, accuracy, accuracy_text, signed
+from figures._results import Drawing, Results, accuracy, accuracy_text, paper_text, signed
 from figures._rows import DATASETS, TUNED_NOTE
 from figures.charts import LOOKS, tables
 from figures.paper import _values as _paper
 
 TITLE = "FedDUAL's readings and controls: test accuracy (%) and gain over FedAvg (points)"
-ROWS = (
-    "fedavg",
-    "feddual",
-    *(f"feddual-{name}" for name in ("published", "consistent", "tuned", "frozen_head", "mean")),
-)
+READINGS = ("published", "consistent", "tuned", "frozen_head", "mean")
+ROWS = ("fedavg", "feddual", *(f"feddual-{name}" for name in READINGS))
 NOTES = (
     "Mean ± sample standard deviation over seeds (their number) of the mean accuracy over the last 10 % of rounds; "
     "gain: difference of the means. Paper: FedDUAL's Table 1. * did not converge.",
@@ -47,10 +44,8 @@ def draw(runs: Results, out: Path) -> Drawing:
     for row, label in (("fedavg", "the paper's FedAvg"), ("feddual", "the paper's FedDUAL")):
         line = [label]
         for dataset in DATASETS:
-            ours, base = (_paper.TABLE1[name][dataset] for name in (row, "fedavg"))
-            assert isinstance(ours, tuple)
-            assert isinstance(base, tuple)
-            line += [f"{ours[0]:.2f} ± {ours[1]:.2f}", "–" if row == "fedavg" else signed(ours[0] - base[0])]
+            cell, base = (accuracy([], _paper.TABLE1[name][dataset]) for name in (row, "fedavg"))
+            line += [paper_text(cell), "–" if row == "fedavg" else signed(cell["paper"] - base["paper"])]
         lines.append(line)
     files = tables.write("fidelity_table", TITLE, [tables.Block("", columns, lines)], NOTES, frame, out)
     return Drawing(files, frame)

@@ -3,42 +3,16 @@
 Filter-normalised random directions (Li et al., 2018), the same noise and images for both, one colour scale.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from figures._results import Drawing, Results
 from figures.paper import _surfaces
 
 SHOWS = ("fmnist",)
-
-
-def lenet(config: Mapping[str, Any], algorithm: str) -> bool:
-    """Whether a run is of the paper's LeNet on Fashion-MNIST."""
-    return model_is(config, "lenet_published", algorithm)
-
-
-def model_is(config: Mapping[str, Any], model: str, algorithm: str) -> bool:
-    """Whether a run is of a model on Fashion-MNIST and of an algorithm as its paper has it."""
-    settings = config["algorithm"]
-    asked = (config["dataset"].get("name"), config["model"]["name"], settings["name"], settings["preset"] or "paper")
-    return asked == ("fmnist", model, algorithm, "paper")
-
-
-def is_iid(config: Mapping[str, Any]) -> bool:
-    """Whether its clients are alike."""
-    return bool(config["partition"]["name"] == "iid")
-
-
-def is_skewed(config: Mapping[str, Any]) -> bool:
-    """Whether its clients are the paper's."""
-    return bool(config["partition"].get("alpha") == 0.01)
-
-
 SETTINGS = {
     "LeNet, Fashion-MNIST": {
-        "FedAvg, IID": lambda config: lenet(config, "fedavg") and is_iid(config),
-        "FedAvg, non-IID": lambda config: lenet(config, "fedavg") and is_skewed(config),
+        "FedAvg, IID": _surfaces.run_of("fedavg", "lenet_published", iid=True),
+        "FedAvg, non-IID": _surfaces.run_of("fedavg", "lenet_published"),
     }
 }
 

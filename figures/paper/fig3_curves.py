@@ -16,36 +16,43 @@ from figures._rows import DATASETS, ROWS, TUNED_NOTE
 from figures.charts import LOOKS, Chart, Line, Panel, save
 
 CHOSEN = tuple(row for row in ROWS if row != "feddual")
+Find = Callable[[str, str], Sequence[Recorded]]  # the runs of a data set and a row
 MEANS = f"mean over seeds, running mean over {WINDOW} rounds; α = 0.01"
 
 
 def draw(runs: Results, out: Path) -> Drawing:
     """Write fig3_curves and fig3_curves_chosen, each as .png, .pdf and .html."""
-    chart, curves = _chart(runs.of, ROWS, f"{MEANS}; {TUNED_NOTE}")
-    files = save(chart, "fig3_curves", out)
-    chart, chosen = _chart(runs.chosen, CHOSEN, f"{MEANS}; settings chosen on held-out data")
-    files += save(chart, "fig3_curves_chosen", out)
-    frames = [part.assign(block=block) for block, part in (("default", curves), ("chosen", chosen)) if len(part)]
+    files, frames = [], []
+    titles = [f"({letter}) {label}" for letter, label in zip("abc", DATASETS.values(), strict=True)]
+    for name, block, find, rows, settings in (
+        ("fig3_curves", "default", runs.of, ROWS, TUNED_NOTE),
+        ("fig3_curves_chosen", "chosen", runs.chosen, CHOSEN, "settings chosen on held-out data"),
+    ):
+        chart, part = by_dataset(find, rows, _curve, titles, "communication round", f"{MEANS}; {settings}")
+        files += save(chart, name, out)
+        frames += [part.assign(block=block)] if len(part) else []
     return Drawing(files, pd.concat(frames, ignore_index=True) if frames else pd.DataFrame())
 
 
-def _chart(find: Callable[[str, str], list[Recorded]], rows: Sequence[str], caption: str) -> tuple[Chart, pd.DataFrame]:
-    """A panel per data set, a curve per row, and the curves' numbers."""
+def by_dataset(
+    find: Find, rows: Sequence[str], curve: Callable[[Sequence[Recorded]], pd.DataFrame], titles: Sequence[str],
+    x_label: str, caption: str,
+) -> tuple[Chart, pd.DataFrame]:  # fmt: skip
+    """A panel per data set, a curve per row (its first column to the right, its last up), and the curves' numbers."""
     parts, panels = [], []
-    for letter, (dataset, label) in zip("abc", DATASETS.items(), strict=True):
-        lines, seeds_found = [], []
-        for row in rows:
-            seeds = 100 * per_round(find(dataset, row), "accuracy")
-            if seeds.empty:
-                continue
-            mean = seeds.mean(axis=1)
-            smooth = smoothed(mean)
-            lines.append(Line(LOOKS[row], smooth.index.to_numpy(), smooth.to_numpy()))
-            columns = {"round": mean.index, "seeds": seeds.shape[1], "accuracy": mean, "smoothed": smooth}
-            parts.append(pd.DataFrame({"dataset": dataset, "row": row, **columns}))
-            seeds_found.append(seeds.shape[1])
+    for title, dataset in zip(titles, DATASETS, strict=True):
+        found = {row: runs for row in rows if (runs := find(dataset, row))}
+        curves = {row: curve(runs) for row, runs in found.items()}
+        ends = {row: (one.iloc[:, 0].to_numpy(), one.iloc[:, -1].to_numpy()) for row, one in curves.items()}
+        lines = [Line(LOOKS[row], x, y) for row, (x, y) in ends.items()]
+        parts += [one.assign(dataset=dataset, row=row) for row, one in curves.items()]
         level = 100 * TARGETS[dataset] if lines else None
-        note = f"{seeds_text(*seeds_found)}; dashed: target {level:.0f} %" if lines else ""
-        panels.append(Panel(f"({letter}) {label}", "communication round", "test accuracy (%)", lines, level, note=note))
+        note = f"{seeds_text(*map(len, found.values()))}; dashed: target {level:.0f} %" if lines else ""
+        panels.append(Panel(title, x_label, "test accuracy (%)", lines, level, note=note))
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
     return Chart(panels, caption=caption, panel_height=3.3), frame
+
+
+def _curve(runs: Sequence[Recorded]) -> pd.DataFrame:
+    mean = (100 * per_round(runs, "accuracy")).mean(axis=1)
+    return pd.DataFrame({"round": mean.index, "seeds": len(runs), "accuracy": mean, "smoothed": smoothed(mean)})

@@ -4,31 +4,15 @@ The paper's text says VGG-16, its setup LeNet: both are here, the second as the 
 images padded to 32 x 32 x 3.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from figures._results import Drawing, Results
 from figures.paper import _surfaces
-from figures.paper.fig1_loss_surfaces import is_skewed, lenet, model_is
 
 SHOWS = ("fmnist",)
-
-
-def head(config: Mapping[str, Any], algorithm: str) -> bool:
-    """Whether a run is of the VGG16 head on Fashion-MNIST."""
-    return model_is(config, "vgg16", algorithm)
-
-
 SETTINGS = {
-    "LeNet": {
-        "FedAvg": lambda config: lenet(config, "fedavg") and is_skewed(config),
-        "FedDUAL": lambda config: lenet(config, "feddual") and is_skewed(config),
-    },
-    "VGG16 head": {
-        "FedAvg": lambda config: head(config, "fedavg") and is_skewed(config),
-        "FedDUAL": lambda config: head(config, "feddual") and is_skewed(config),
-    },
+    setting: {"FedAvg": _surfaces.run_of("fedavg", model), "FedDUAL": _surfaces.run_of("feddual", model)}
+    for setting, model in {"LeNet": "lenet_published", "VGG16 head": "vgg16"}.items()
 }
 
 

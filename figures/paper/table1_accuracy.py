@@ -29,25 +29,19 @@ NOTES = (
 
 def draw(runs: Results, out: Path) -> Drawing:
     """Write table1_accuracy.md, .tex and .csv."""
-    blocks = {
-        "paper": _block(ALGORITHMS, runs.of),
-        "variant": _block(VARIANTS, runs.of),
-        "tuned": _block(TUNED, runs.chosen),
-    }
+    blocks = {"paper": _block(ALGORITHMS, runs.of), "variant": _block(VARIANTS, runs.of)}
+    blocks["tuned"] = _block(TUNED, runs.chosen)
     for cell in blocks["tuned"]:
         cell["settings"] = _settings(runs, cell["dataset"], cell["row"])
+    chosen = [
+        [LOOKS[row].label, *(cell["settings"] or "not tuned" for cell in blocks["tuned"] if cell["row"] == row)]
+        for row in TUNED
+    ]
     sections = [
         section("Adam, learning rate 1e-3, for all", blocks["paper"]),
         section("FedDUAL read in other ways, and its controls (Adam 1e-3)", blocks["variant"], with_paper=False),
         section("Settings chosen on held-out training data; FedDUAL's one setting for all three", blocks["tuned"]),
-        tables.Block(
-            "The settings chosen",
-            ["algorithm", *DATASETS.values()],
-            [
-                [LOOKS[row].label, *(cell["settings"] or "not tuned" for cell in blocks["tuned"] if cell["row"] == row)]
-                for row in TUNED
-            ],
-        ),
+        tables.Block("The settings chosen", ["algorithm", *DATASETS.values()], chosen),
     ]
     frame = pd.DataFrame([{"block": block, **cell} for block, cells in blocks.items() for cell in cells])
     return Drawing(tables.write("table1_accuracy", TITLE, sections, NOTES, frame, out), frame)

@@ -63,12 +63,10 @@ def joint_gains(trials: Sequence[Trial]) -> dict[str, float]:
 
 
 def _gain(trial: Trial, trials: Sequence[Trial]) -> float:
-    same = (
-        other.accuracy
-        for other in trials
-        if (other.algorithm, other.dataset, other.rounds, other.settings) == ("fedavg", trial.dataset, trial.rounds, {})
-    )
-    return 100 * (trial.accuracy - next(same, np.nan))
+    place = (trial.dataset, trial.rounds)
+    bases = [one for one in trials if one.algorithm == "fedavg" and not one.settings]
+    same = [one.accuracy for one in bases if (one.dataset, one.rounds) == place]
+    return 100 * (trial.accuracy - (same[0] if same else np.nan))
 
 
 def _common(settings: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ or is unfinished is said on the page. A section of one's own is a function from 
 `module:name`.
 """
 
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,7 +70,5 @@ def build(source: str | Path, more: Sequence[str] = ()) -> str:
 def __getattr__(name: str) -> Any:
     """What a part of one's own is made of."""
     if name in ("Part", "Exhibit", "Table", "Fold"):
-        from figures.report import _page
-
-        return getattr(_page, name)
+        return getattr(importlib.import_module("figures.report._page"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

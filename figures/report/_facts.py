@@ -9,18 +9,14 @@ import yaml
 
 from feddual.records.identity import essential, flat
 from feddual.records.results import Recorded
-from figures.report._page import Fold, Part, Table
+from figures.report._page import Fold, Part, Table, part
 from figures.report._story import Story
 
 
 def settings(story: Story) -> Part:
     """The config and provenance of every run."""
-    about = (
-        "The settings in which these runs differ, then each run's whole config and the machine, versions and hashes "
-        "behind it. With the config and the seed a run can be made again to the same bits on the same versions."
-    )
     if not story.groups:
-        return Part("settings", "Settings and provenance", about, missing=["No run has begun."])
+        return part("settings", missing=["No run has begun."])
     found = {group.label: flat(essential(group.first.config)) for group in story.groups}
     keys = [key for key in dict.fromkeys(key for one in found.values() for key in one) if _differs(key, found)]
     frame = pd.DataFrame([{"setting": key} | {label: one.get(key) for label, one in found.items()} for key in keys])
@@ -32,7 +28,7 @@ def settings(story: Story) -> Part:
     parts += [_fold(run) for run in story.runs]
     parts += [Fold(f"{name}: failed", error) for name, error in story.failed.items()]
     missing = [f"{run.path.name}: no environment.json" for run in story.runs if run.record.environment is None]
-    return Part("settings", "Settings and provenance", about, parts, missing)
+    return part("settings", parts, missing)
 
 
 def _differs(key: str, found: Mapping[str, Mapping[str, Any]]) -> bool:
@@ -43,13 +39,8 @@ def _differs(key: str, found: Mapping[str, Mapping[str, Any]]) -> bool:
 
 
 def _fold(run: Recorded) -> Fold:
-    facts = {
-        "path": str(run.path),
-        "study": run.study,
-        "checkpoints": run.record.checkpoint_rounds(),
-        "surfaces": [path.name for path in run.record.surfaces()],
-        "environment": run.record.environment,
-    }
+    facts: dict[str, Any] = {"path": str(run.path), "study": run.study, "checkpoints": run.record.checkpoint_rounds()}
+    facts |= {"surfaces": [path.name for path in run.record.surfaces()], "environment": run.record.environment}
     parts = (facts, {"config": run.config})
     text = "\n".join(yaml.safe_dump(part, sort_keys=False, allow_unicode=True, width=100) for part in parts)
     return Fold(f"{run.path.name}: config and environment", text)

@@ -5,11 +5,10 @@ import pandas as pd
 
 from feddual.records.results import Recorded
 from figures._results import per_round
-from figures.charts.describe import Heat, Panel
-from figures.charts.scale import Scale
+from figures.charts import Heat, Panel, Scale
 from figures.general.client_histograms import title as partition_title
 from figures.paper.barycenter_facts import QUANTITIES as BARYCENTER
-from figures.report._page import Exhibit, Part
+from figures.report._page import Exhibit, Part, part
 from figures.report._story import Group, Story
 from figures.report._training import band, from_zero, tidy
 
@@ -39,12 +38,8 @@ def clients(story: Story) -> Part:
         client, label = np.indices(counts.shape)
         columns = {"partition": partition_title(run), "client": client.ravel(), "class": label.ravel()}
         parts.append(pd.DataFrame({**columns, "images": counts.ravel()}))
-    about = (
-        "How many images of each class each client holds; an empty cell is a class the client has never seen. "
-        "This skew is what makes federated training hard."
-    )
     charts = [Exhibit("client-labels", panels, pd.concat(parts, ignore_index=True))] if parts else []
-    return Part("clients", "What the clients hold", about, charts, missing)
+    return part("clients", charts, missing)
 
 
 # --- the barycenter ---------------------------------------------------------------------------------------------------
@@ -52,11 +47,6 @@ def clients(story: Story) -> Part:
 
 def barycenter(story: Story) -> Part:
     """FedDUAL's server and loss from inside."""
-    about = (
-        "FedDUAL's server weighs the clients' last layers by their distance to a Wasserstein barycenter. The effective "
-        "number of clients is 1 / Σ a² of these weights: 1 listens to one client alone, all of them is the plain mean. "
-        "β is the weight of the adaptive loss's divergence, a mean over the round's clients."
-    )
     panels, parts = [], []
     for quantity, (label, _, value) in BARYCENTER.items():
         found = {group: seeds for group in story.groups if not (seeds := per_round(group.runs, value)).empty}
@@ -65,25 +55,24 @@ def barycenter(story: Story) -> Part:
         if lines:
             panels.append(Panel(label, "communication round", label, lines, y_range=from_zero(lines)))
     if not parts:
-        return Part("barycenter", "Inside FedDUAL", about, missing=["None of these runs is a FedDUAL run."])
+        return part("barycenter", missing=["None of these runs is a FedDUAL run."])
     charts = [Exhibit("barycenter", panels, pd.concat(parts, ignore_index=True), height=300)]
     weights = {group: frame for group in story.groups if not (frame := _client_weights(group)).empty}
     if weights:
         every = pd.concat([frame.assign(run=group.label) for group, frame in weights.items()], ignore_index=True)
         charts.append(Exhibit("client-weights", [_weights(*pair) for pair in weights.items()], every, height=300))
-    return Part("barycenter", "Inside FedDUAL", about, charts)
+    return part("barycenter", charts)
 
 
 def _client_weights(group: Group) -> pd.DataFrame:
     """Weights by round and tensor, in the order of the round's clients; of the first seed."""
-    return pd.DataFrame(
-        [
-            {"round": row["round"], "tensor": tensor, "place": place, "weight": weight}
-            for row in group.first.metrics
-            for tensor, facts in (row.get("barycenter") or {}).items()
-            for place, weight in enumerate(facts.get("client_weights") or [], 1)
-        ]
-    )
+    found = [
+        {"round": row["round"], "tensor": tensor, "place": place, "weight": weight}
+        for row in group.first.metrics
+        for tensor, facts in (row.get("barycenter") or {}).items()
+        for place, weight in enumerate(facts.get("client_weights") or [], 1)
+    ]
+    return pd.DataFrame(found)
 
 
 def _weights(group: Group, frame: pd.DataFrame) -> Panel:

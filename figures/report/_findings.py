@@ -55,11 +55,8 @@ def _gradients(story: Story) -> Iterator[Finding]:
             times = dict(zip(table["layer"], table["ratio"], strict=True))
             ordered = sorted(times, key=times.__getitem__)
             least, most = (f"{times[layer]:.1f} ({layer})" for layer in (ordered[0], ordered[-1]))
-            yield Finding(
-                f"At the global model a client's gradient is {least} to {most} times as long in {group.label} as in "
-                f"{base.label}.",
-                times,
-            )
+            text = f"At the global model a client's gradient is {least} to {most} times as long in {group.label}"
+            yield Finding(f"{text} as in {base.label}.", times)
             return
 
 
@@ -70,7 +67,5 @@ def _flatness(story: Story) -> Iterator[Finding]:
     table = made.summary[(made.summary["quantity"] == RISE) & (made.summary["variant"] == "plain")]
     rows = table[table["match"] == table["match"].iloc[0]].to_dict("records")
     parts = [f"{row['mean']:.2f} [{row['low']:.2f}, {row['high']:.2f}] around {row['model']}" for row in rows]
-    yield Finding(
-        f"Half a filter norm away in a random direction the loss is higher by {', '.join(parts)}.",
-        {str(row["model"]): row["mean"] for row in rows},
-    )
+    text = f"Half a filter norm away in a random direction the loss is higher by {', '.join(parts)}."
+    yield Finding(text, {str(row["model"]): row["mean"] for row in rows})

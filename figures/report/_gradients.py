@@ -6,10 +6,9 @@ import numpy as np
 import pandas as pd
 
 from diagnostics import gradients
-from figures.charts.describe import Heat, Panel
-from figures.charts.scale import Scale
+from figures.charts import Heat, Panel, Scale
 from figures.paper.fig2_gradient_norms import SHOWN
-from figures.report._page import Control, Exhibit, Option, Part, line
+from figures.report._page import Control, Exhibit, Option, Part, line, part
 from figures.report._story import UNITS, Group, Story
 
 MOST_ROUNDS = 40  # stops of the slider
@@ -18,15 +17,10 @@ NO_PROBE = "no gradient norms; `feddual run ... --probe gradient-norms@every=5` 
 
 def norms(story: Story) -> Part:
     """A panel per layer, a line per group, a choice of definitions."""
-    about = (
-        "How long the gradient of each layer is, over the rounds, a mean over the round's clients, divided by the "
-        "root of the layer's size. People mean different things by it: choose a definition. Where the lines part is "
-        "where heterogeneity acts."
-    )
     missing = [f"{group.label}: {NO_PROBE}" for group in story.groups if not group.gradient_norms]
     frame = _norm_frame(story)
     if frame.empty:
-        return Part("norms", "Gradient norms, layer by layer", about, missing=missing)
+        return part("norms", missing=missing)
     layers = list(dict.fromkeys(frame["layer"]))
     names = [name for name in gradients.DEFINITIONS if name in set(frame["definition"])]
     panels = []
@@ -35,14 +29,14 @@ def norms(story: Story) -> Part:
         for group in story.groups:
             rows = frame[(frame["run"] == group.label) & (frame["layer"] == layer)]
             for name in names:
-                part = rows[rows["definition"] == name]
-                if len(part):
-                    marks.append(line(group, part.set_index("round")["value"], {"definition": name}))
+                mine = rows[rows["definition"] == name]
+                if len(mine):
+                    marks.append(line(group, mine.set_index("round")["value"], {"definition": name}))
         panels.append(Panel(layer, "round", "", marks))
     options = [_definition(name, frame[frame["definition"] == name]["value"]) for name in names]
     controls = [Control("definition", "Definition", options)]
     chart = Exhibit("gradient-norms", panels, frame, controls, width=200, height=240)
-    return Part("norms", "Gradient norms, layer by layer", about, [chart], missing)
+    return part("norms", [chart], missing)
 
 
 def _norm_frame(story: Story) -> pd.DataFrame:
@@ -75,17 +69,12 @@ def _definition(name: str, values: pd.Series) -> Option:
 
 def ratios(story: Story) -> Part:
     """How many times larger than at the base, by definition and layer, with a slider over rounds."""
-    about = (
-        "How many times longer the gradient is than with even clients (or, without such a run, in the first one), for "
-        "each definition and layer: red is longer, blue shorter. The slider goes through the rounds; its first stop is "
-        "the geometric mean over all of them, with a 95 % interval when you hover."
-    )
     pairs = {group: story.base_of(group) for group in story.groups}
     found = {group: _ratio_tables(base, group) for group, base in pairs.items() if base is not group}
     tables = {group: table for group, table in found.items() if not table.empty}
     if not tables:
         why = "It takes two runs of the same data and model with the gradient-norms probe, measured in the same rounds."
-        return Part("ratios", "Where heterogeneity acts", about, missing=[why])
+        return part("ratios", missing=[why])
     every = pd.concat([table.assign(run=group.label) for group, table in tables.items()], ignore_index=True)
     stops = _stops(every)
     limit = float(np.nanmax(np.abs(np.log2(every["ratio"].replace([0, np.inf], np.nan))))) or 1.0
@@ -103,7 +92,7 @@ def ratios(story: Story) -> Part:
         Control("round", "Round", [Option(stop, stop) for stop in stops], slider=True),
     ]
     chart = Exhibit("gradient-ratios", [panel], every, controls, 600, 380)
-    return Part("ratios", "Where heterogeneity acts", about, [chart])
+    return part("ratios", [chart])
 
 
 def _ratio_tables(base: Group, other: Group) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from diagnostics.flatness.comparison import Comparison
 from diagnostics.flatness.recorded import largest
 from figures.charts import surfaces as plots
 from figures.charts.scale import shared_scale
-from figures.report._page import Exhibit, Part, Table
+from figures.report._page import Exhibit, Part, Table, part
 from figures.report._story import Story
 
 MOST_SURFACES = 8  # a browser has no more than 16 places for 3-D
@@ -28,25 +28,17 @@ CASES = {  # where a comparison has several
 
 def surfaces(story: Story) -> Part:
     """3-D surfaces side by side, one camera, one scale."""
-    about = (
-        "The loss around each final model on a plane of two random, filter-normalised directions: a step of 1 moves "
-        "every filter by its own norm. The same noise, images, colours and heights for all; turn one and the others "
-        "follow. A flat valley is not yet a better model."
-    )
     chosen = {group: largest(story.surfaces[group.key]) for group in story.groups if group.key in story.surfaces}
-    missing = [
-        f"{group.label}: {NO_SURFACE.format(path=group.first.path)}" for group in story.groups if group not in chosen
-    ]
-    missing += [
-        f"{group.label}: {surface.computed.mean():.0%} of the points are computed; the coarser grid is shown, "
-        "the same command goes on"
-        for group, surface in chosen.items()
-        if not surface.complete
-    ]
+    without = [group for group in story.groups if group not in chosen]
+    missing = [f"{group.label}: {NO_SURFACE.format(path=group.first.path)}" for group in without]
+    for group, surface in chosen.items():
+        if not surface.complete:
+            known = f"{surface.computed.mean():.0%} of the points are computed"
+            missing.append(f"{group.label}: {known}; the coarser grid is shown, the same command goes on")
     missing += [f"{group.label}: not drawn, a page holds {MOST_SURFACES}" for group in list(chosen)[MOST_SURFACES:]]
     missing += story.troubles
     if not chosen:
-        return Part("surfaces", "Loss surfaces", about, missing=missing)
+        return part("surfaces", missing=missing)
     drawn = {group: surface.preview() for group, surface in list(chosen.items())[:MOST_SURFACES]}
     scale = shared_scale([surface.loss for surface in drawn.values()])
     panels, parts = [], []
@@ -58,22 +50,16 @@ def surfaces(story: Story) -> Part:
     (where, labels), (low, high) = scale.ticks(), scale.ends
     places = (100 * (where - low) / (high - low)).round(2).tolist()
     legend = {"title": "loss", "ticks": list(zip(places, labels, strict=True))}
-    chart = Exhibit(
-        "loss-surfaces", panels, pd.concat(parts, ignore_index=True), width=300, height=360, linked=True, legend=legend
-    )
-    return Part("surfaces", "Loss surfaces", about, [chart], missing)
+    frame = pd.concat(parts, ignore_index=True)
+    chart = Exhibit("loss-surfaces", panels, frame, width=300, height=360, linked=True, legend=legend)
+    return part("surfaces", [chart], missing)
 
 
 def flatness(story: Story) -> Part:
     """The numbers of the surfaces, with intervals."""
-    about = (
-        "How the loss rises around each model: smaller is flatter. Brackets are 95 % intervals of a hierarchical "
-        "bootstrap over training seeds and pairs of directions; differences are paired. Confidence alone makes "
-        "cross-entropy flatter, so do not read this table as quality."
-    )
     made = compared(story)
     if made is None:
-        return Part("flatness", "How flat", about, missing=["No complete loss surfaces to compare."])
+        return part("flatness", missing=["No complete loss surfaces to compare."])
     table = made.against_first
     first, seeds, directions = table["model"].iloc[0], int(table["seeds"].iloc[0]), int(table["directions"].iloc[0])
     rows = []
@@ -92,7 +78,7 @@ def flatness(story: Story) -> Part:
     shown = set(table["model"])
     missing = [f"{group.label}: no comparable surface" for group in story.groups if group.label not in shown]
     columns = ["quantity", "run", "mean [95 %]", f"minus {first} [95 %]"]
-    return Part("flatness", "How flat", about, [Table("flatness", caption, columns, rows, table)], missing)
+    return part("flatness", [Table("flatness", caption, columns, rows, table)], missing)
 
 
 def compared(story: Story) -> Comparison | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 import pandas as pd
+import yaml
 
 from feddual import __version__
 from figures.charts import interactive
@@ -98,6 +99,11 @@ class Card:
     facts: Sequence[tuple[str, str]]
 
 
+def part(name: str, shown: Sequence[Exhibit | Table | Fold] = (), missing: Sequence[str] = ()) -> Part:
+    """One of the page's own parts; its words are in `parts.yaml`."""
+    return Part(name, **yaml.safe_load(_file("parts.yaml"))[name], shown=shown, missing=missing)
+
+
 def line(group: "Group", values: pd.Series, when: Mapping[str, str], edges: Sequence[pd.Series] = ()) -> Line:
     """A group's curve in its colour and under its chip; with a band between two edges, if they are given."""
     low, high = (one.to_numpy(float) for one in edges) if edges else (None, None)
@@ -116,27 +122,17 @@ def render(story: "Story", in_short: Sequence[str], cards: Sequence[Card], parts
     environment.policies["json.dumps_kwargs"] = {}  # keys in their order: an axis must get its type before its range
     environment.tests["exhibit"] = lambda one: isinstance(one, Exhibit)
     environment.tests["table"] = lambda one: isinstance(one, Table)
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return environment.from_string(_file("page.html.j2")).render(
-        story=story,
-        in_short=in_short,
-        cards=cards,
-        parts=parts,
-        data=data,
-        style=_file("page.css"),
-        script=_file("page.js"),
-        library=interactive.library().decode(),
-        version=__version__,
-        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-    )
+        story=story, in_short=in_short, cards=cards, parts=parts, data=data, style=_file("page.css"),
+        script=_file("page.js"), library=interactive.library().decode(), version=__version__, made=made,
+    )  # fmt: skip
 
 
 def _exhibit(exhibit: Exhibit) -> dict[str, Any]:
-    return {
-        "name": exhibit.name,
-        "linked": exhibit.linked,
-        "panels": [json.loads(interactive.single(panel).to_json()) for panel in exhibit.panels],
-        "controls": [asdict(control) for control in exhibit.controls],
-    }
+    panels = [json.loads(interactive.single(panel).to_json()) for panel in exhibit.panels]
+    controls = [asdict(control) for control in exhibit.controls]
+    return {"name": exhibit.name, "linked": exhibit.linked, "panels": panels, "controls": controls}
 
 
 def _file(name: str) -> str:

@@ -156,14 +156,12 @@ def _groups(runs: list[Recorded]) -> tuple[Group, ...]:
         gathered.setdefault((run.identity.text, number), {})[run.seed] = run
     ordered = sorted(gathered.values(), key=lambda members: _place(next(iter(members.values()))))
     labels = _labels([next(iter(members.values())) for members in ordered])
-    return tuple(
-        Group(
-            f"g{number}",
-            Look(label, COLOURS[number % len(COLOURS)], dash=DASHES[number // len(COLOURS) % len(DASHES)], width=1.6),
-            tuple(members[seed] for seed in sorted(members)),
-        )
-        for number, (label, members) in enumerate(zip(labels, ordered, strict=True))
-    )
+    groups = []
+    for number, (label, members) in enumerate(zip(labels, ordered, strict=True)):
+        turn, place = divmod(number, len(COLOURS))
+        look = Look(label, COLOURS[place], dash=DASHES[turn % len(DASHES)], width=1.6)
+        groups.append(Group(f"g{number}", look, tuple(members[seed] for seed in sorted(members))))
+    return tuple(groups)
 
 
 def _place(run: Recorded) -> tuple[int, bool, str]:
@@ -179,10 +177,8 @@ def _labels(runs: list[Recorded]) -> list[str]:
         if len(set(facet)) > 1:
             names = [f"{name}, {what}" for name, what in zip(names, facet, strict=True)]
     for more in ([run.config["algorithm"].get("preset") for run in runs], [run.path.name for run in runs]):
-        twice = Counter(names)
-        names = [
-            f"{name} ({what})" if twice[name] > 1 and what else name for name, what in zip(names, more, strict=True)
-        ]
+        named, twice = zip(names, more, strict=True), Counter(names)
+        names = [f"{name} ({what})" if twice[name] > 1 and what else name for name, what in named]
     return names
 
 

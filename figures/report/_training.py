@@ -10,15 +10,14 @@ from diagnostics.statistics import over_seeds
 from figures._results import WINDOW, per_round, smoothed
 from figures.charts.describe import Bars, Line, Panel
 from figures.paper._timing import duration
-from figures.report._page import Card, Control, Exhibit, Option, Part, line
+from figures.report._page import Card, Control, Exhibit, Option, Part, line, part
 from figures.report._story import Group, Story
 
 METRICS = {"accuracy": "test accuracy", "loss": "test loss"}
 PARTS = {
-    "local training": ("train_seconds", "client_seconds"),
-    "server": ("server_seconds",),
+    "local training": ("train_seconds", "client_seconds"), "server": ("server_seconds",),
     "evaluation": ("evaluation_seconds",),
-}
+}  # fmt: skip
 PART_COLOURS = ("#0072B2", "#E69F00", "#56B4E9", "#999999")
 
 
@@ -75,18 +74,11 @@ def curves(story: Story) -> Part:
             for way, shown in {"measured": seeds, "mean": seeds.apply(smoothed)}.items():
                 marks.append(band(group, shown, {"metric": metric, "smoothing": way}))
     missing = [f"{group.label}: no test results yet" for group in story.groups if per_round(group.runs, "loss").empty]
-    missing += [
-        f"{run.path.name}: stopped after round {run.summary['rounds']} of {run.config['training']['rounds']}; "
-        f"the same command with --resume goes on"
-        for group in story.groups
-        for run in group.unfinished
-    ]
-    about = (
-        "The global model on the test set after each round. With several seeds the line is their mean, the band their "
-        "range. With very skewed clients one round swings by points, so a running mean reads better."
-    )
+    for run in (run for group in story.groups for run in group.unfinished):
+        stopped = f"stopped after round {run.summary['rounds']} of {run.config['training']['rounds']}"
+        missing.append(f"{run.path.name}: {stopped}; the same command with --resume goes on")
     if not parts:
-        return Part("curves", "Learning curves", about, missing=missing or ["No run has finished a round."])
+        return part("curves", missing=missing or ["No run has finished a round."])
     controls = (
         Control("metric", "Show", [
             Option("accuracy", "accuracy", layout={"yaxis.title.text": METRICS["accuracy"], "yaxis.tickformat": ".0%"}),
@@ -98,7 +90,7 @@ def curves(story: Story) -> Part:
     )  # fmt: skip
     panel = Panel("Test accuracy or loss over rounds", "communication round", METRICS["accuracy"], marks)
     drawn = Exhibit("learning-curves", [panel], pd.concat(parts, ignore_index=True), controls, 900, 420)
-    return Part("curves", "Learning curves", about, [drawn], missing)
+    return part("curves", [drawn], missing)
 
 
 def tidy(group: Group, seeds: pd.DataFrame, quantity: str) -> pd.DataFrame:
@@ -125,13 +117,9 @@ def from_zero(lines: Sequence[Line]) -> tuple[float, float]:
 
 def timing(story: Story) -> Part:
     """Where the seconds go."""
-    about = (
-        "Seconds of a round by what they were spent on (a mean over rounds after the first, in which the graph is "
-        "compiled), and each round's. They belong to the machine and to what else it did."
-    )
     rows = [(group, run, row) for group in story.groups for run in group.runs for row in run.timings]
     if not rows:
-        return Part("timing", "Time", about, missing=["No timings were recorded."])
+        return part("timing", missing=["No timings were recorded."])
     frame = pd.DataFrame([{"run": group.label, "seed": run.seed, **_split(row)} for group, run, row in rows])
     means = frame[(frame["round"] > 1) | (frame.groupby(["run", "seed"])["round"].transform("max") == 1)]
     means = means.groupby("run", sort=False).mean(numeric_only=True)
@@ -148,7 +136,7 @@ def timing(story: Story) -> Part:
         Panel("By what they were spent on", "seconds per round", "", [bars]),
         Panel("Each round", "communication round", "seconds", lines, y_range=from_zero(lines)),
     ]
-    return Part("timing", "Time", about, [Exhibit("timing", panels, frame, height=300)])
+    return part("timing", [Exhibit("timing", panels, frame, height=300)])
 
 
 def _split(row: dict[str, Any]) -> dict[str, float]:

@@ -4,13 +4,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from diagnostics.flatness.recorded import largest
+from figures import charts
 from figures._results import per_round
-from figures.charts import gradients as norm_plots
-from figures.charts import surfaces as surface_plots
-from figures.charts.describe import Chart, Heat, Line, Panel
-from figures.charts.describe import save as save_chart
-from figures.general.client_histograms import IMAGES
-from figures.general.client_histograms import title as partition_title
+from figures.charts import Chart, Heat, Line, Panel
+from figures.general.client_histograms import IMAGES, title
 from figures.report._story import UNITS, Story
 
 Charts = dict[str, Chart]  # by the files' name
@@ -21,7 +18,7 @@ def save(source: str | Path, out: str | Path) -> Iterator[Path]:
     story = Story.read(Path(source))
     for describe in PICTURES:
         for name, chart in describe(story).items():
-            yield from save_chart(chart, name, Path(out), ("png", "pdf"))
+            yield from charts.save(chart, name, Path(out), ("png", "pdf"))
 
 
 def curves(story: Story) -> Charts:
@@ -37,10 +34,8 @@ def curves(story: Story) -> Charts:
 def clients(story: Story) -> Charts:
     """What each client holds."""
     distinct = {str(run.partition["fingerprint"]): run for run in story.runs if run.record.has_partition}
-    panels = [
-        Panel(partition_title(run), "client", "class", [Heat(run.partition["histograms"].T, IMAGES)])
-        for run in distinct.values()
-    ]
+    held = [(title(run), Heat(run.partition["histograms"].T, IMAGES)) for run in distinct.values()]
+    panels = [Panel(name, "client", "class", [heat]) for name, heat in held]
     return {"clients": Chart(panels, columns=min(3, len(panels)))} if panels else {}
 
 
@@ -49,16 +44,16 @@ def gradient_norms(story: Story) -> Charts:
     frames = {group.label: list(group.gradient_norms.values()) for group in story.groups if group.gradient_norms}
     if not frames:
         return {}
-    title = "Gradient of each client at the global model"
-    charts = {"gradient-norms": norm_plots.lines(frames, "A", UNITS, title)}
+    heading = "Gradient of each client at the global model"
+    found = {"gradient-norms": charts.gradients.lines(frames, "A", UNITS, heading)}
     for group in story.groups:
         base = story.base_of(group)
         seeds = sorted(set(base.gradient_norms) & set(group.gradient_norms))
         if base is not group and seeds:
             one, two = ([which.gradient_norms[seed] for seed in seeds] for which in (base, group))
-            title = f"{group.label} / {base.label}"
-            charts[f"gradient-ratio-{group.first.path.name}"] = norm_plots.ratio_heatmap(one, two, title=title)
-    return charts
+            chart = charts.gradients.ratio_heatmap(one, two, title=f"{group.label} / {base.label}")
+            found[f"gradient-ratio-{group.first.path.name}"] = chart
+    return found
 
 
 def surfaces(story: Story) -> Charts:
@@ -66,7 +61,7 @@ def surfaces(story: Story) -> Charts:
     found = {group.label: largest(story.surfaces[group.key]) for group in story.groups if group.key in story.surfaces}
     if not found:
         return {}
-    return {"surfaces": surface_plots.panels(found), "surfaces-3d": surface_plots.panels3d(found)}
+    return {"surfaces": charts.surfaces.panels(found), "surfaces-3d": charts.surfaces.panels3d(found)}
 
 
 PICTURES: tuple[Callable[[Story], Charts], ...] = (curves, clients, gradient_norms, surfaces)
