@@ -123,8 +123,11 @@ class RunDir:
         """Add rows to a log, in one write."""
         data = _lines(rows).encode()
         self.path.mkdir(parents=True, exist_ok=True)
-        with open(self.path / f"{log}.jsonl", "ab", buffering=0) as file:
-            file.write(data)
+        descriptor = os.open(self.path / f"{log}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(descriptor, data)
+        finally:
+            os.close(descriptor)
 
     def rows(self, log: str) -> list[dict[str, Any]]:
         """The whole rows of a log."""

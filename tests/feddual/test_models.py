@@ -7,6 +7,7 @@ from feddual.errors import UserError
 from feddual.experiment import config
 from feddual.functional import features
 from feddual.functional import layout as weights
+from tests.helpers import tiny
 
 SIZES = {
     "lenet5": ((28, 28, 1), {}, 44_426),
@@ -88,8 +89,8 @@ def test_a_users_model():
         build("tests.helpers:nothing", (4,))
     with pytest.raises(UserError, match=r"cannot be built for inputs of shape \(4,\)"):
         build("lenet5", (4,))
-    with pytest.raises(UserError, match="cannot be built"):
-        build("tests.helpers:user_model", (4,), depth=3)
+    with pytest.raises(UserError, match=r"model\.depth: unknown key; did you mean .width.\? allowed: name, width"):
+        tiny(model__name="tests.helpers:user_model", model__depth=3)
 
 
 def test_the_frozen_prefix_is_cut_off():

@@ -212,11 +212,11 @@ def test_every_algorithm_survives_a_kill(name, executor, tmp_path):
     (tmp_path / "tiny.yaml").write_text(asked.to_yaml())
     dies = """
 from feddual.training import engine
-good = engine._client_row
-def dies(round_index, result):
-    if round_index == 4: os.kill(os.getpid(), signal.SIGKILL)
-    return good(round_index, result)
-engine._client_row = dies
+good = engine.RunUnderWay._take_in
+def dies(self, tally, result):
+    if tally.round_index == 4: os.kill(os.getpid(), signal.SIGKILL)
+    good(self, tally, result)
+engine.RunUnderWay._take_in = dies
 """
     spread = ["--executor", executor, "--workers", "2"]
     killed = subprocess.run(command("run", *spread, before=dies), env=environment(), capture_output=True)
