@@ -105,8 +105,9 @@ def test_it_is_prose_and_calls(path):
 def test_files_written_in_notebooks_are_those_of_the_page():
     page = (ROOT / "docs" / "extending.md").read_text()
     documented = {name: text.strip() for name, text in re.findall(r"^```python (\S+)\n(.*?)^```", page, re.M | re.S)}
-    found = [written(cell) for cell in code(FOLDER / "07_your_own.ipynb") if written(cell)]
-    assert {name: text.strip() for name, text in found} == documented
+    found = dict(written(cell) for cell in code(FOLDER / "07_your_own.ipynb") if written(cell))
+    del documented["even_odd.py"]  # a partition: on the page only
+    assert {name: text.strip() for name, text in found.items()} == documented
 
 
 @pytest.mark.slow
