@@ -12,7 +12,26 @@ os.environ.pop("FEDDUAL_DATA", None)
 
 
 # What `make test-fast` leaves out: files whose tests train or compute for long.
-HEAVY = ("tests/golden",)
+HEAVY = (
+    "tests/golden",
+    "tests/test_extending.py",
+    "tests/test_help.py",
+    "tests/test_wheel.py",
+    "tests/feddual/algorithms",
+    "tests/feddual/cli/test_quickstart.py",
+    "tests/feddual/executors",
+    "tests/feddual/experiment/test_plugins.py",
+    "tests/feddual/studies",
+    "tests/feddual/training/test_local.py",
+    "tests/feddual/training/test_resume.py",
+    "tests/diagnostics/commands",
+    "tests/diagnostics/flatness",
+    "tests/diagnostics/gradients",
+    "tests/diagnostics/surfaces/test_fast.py",
+    "tests/diagnostics/surfaces/test_measure.py",
+    "tests/figures/report",
+    "tests/figures/test_figures.py",
+)
 
 
 def pytest_collection_modifyitems(items):
