@@ -21,7 +21,12 @@ def test_the_wheel_trains(tmp_path):
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     target = tmp_path / "installed"
     run("-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), str(wheel))
-    for file in ("py.typed", "experiment/presets/paper-fmnist.yaml", "data/fmnist_mini.npz", "data/LICENSE-fashion-mnist"):
+    for file in (
+        "py.typed",
+        "experiment/presets/paper-fmnist.yaml",
+        "data/fmnist_mini.npz",
+        "data/LICENSE-fashion-mnist",
+    ):
         assert (target / "feddual" / file).is_file()
     for file in ("page.html.j2", "page.css", "page.js"):
         assert (target / "figures" / "report" / file).is_file()
