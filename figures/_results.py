@@ -12,7 +12,7 @@ import pandas as pd
 from diagnostics.statistics import over_seeds
 from feddual.errors import UserError
 from feddual.experiment import config
-from feddual.records.identity import Identity, identity
+from feddual.records.identity import Identity, Replicate, identity
 from feddual.records.results import Recorded, RunSet
 from feddual.records.study_dir import all_choices
 from figures import _rows
@@ -118,12 +118,12 @@ class Results(RunSet):
 
 
 def per_round(runs: Sequence[Recorded], value: str | Callable[[dict[str, Any]], Any]) -> pd.DataFrame:
-    """A metric, or what a function reads from a round's metrics, with a row per round and a column per seed."""
-    columns = {}
+    """A metric, or what a function reads from a round's metrics, a row per round, a column per repetition."""
+    columns: dict[Replicate, pd.Series] = {}
     for run in runs:
         found = {row["round"]: row.get(value) if isinstance(value, str) else value(row) for row in run.metrics}
-        columns[run.seed] = pd.Series({index: one for index, one in found.items() if one is not None}, dtype=float)
-    return pd.DataFrame(columns, dtype=float).sort_index()
+        columns[run.replicate] = pd.Series({index: one for index, one in found.items() if one is not None}, dtype=float)
+    return pd.DataFrame(columns, dtype=float).rename_axis(columns=Replicate._fields if columns else None).sort_index()
 
 
 def smoothed(values: pd.Series) -> pd.Series:

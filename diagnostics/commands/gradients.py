@@ -33,7 +33,7 @@ def gradients(
       python -m diagnostics gradients runs/old --offline
     """
     from diagnostics import gradients as norms
-    from diagnostics.gradients.replay import by_seed
+    from diagnostics.gradients.replay import by_replicate
 
     if explain:
         rows = norms.describe()
@@ -45,11 +45,11 @@ def gradients(
     names = list(definition or norms.DEFINITIONS)
     for name in names:
         norms.definition(name)  # an unknown one is told before anything is read
-    before = by_seed(base, offline)
+    before = by_replicate(base, offline)
     if other is None:
         frame = norms.level(list(before.values()), names, normalisation)
     else:
-        after = by_seed(other, offline)
+        after = by_replicate(other, offline)
         if not set(before) & set(after):
             raise UserError(f"no seed is in both: {base} has {list(before)}, {other} has {list(after)}")
         frame = norms.ratios_by_seed(before, after, names, normalisation)

@@ -16,11 +16,12 @@ from diagnostics.flatness.comparison import AT_CENTRE, FILE, Comparison
 from diagnostics.surfaces.results import Surface, load
 from feddual.api import Run
 from feddual.errors import UserError
+from feddual.records.identity import Replicate, replicate
 from feddual.records.run_dir import RunDir
 from feddual.records.slim import open_run
 
 FOLDER = "comparison"  # of a study: where the comparison of its runs lies
-Planes = Mapping[int, Mapping[str, Surface]]  # by training seed, then by the surface's folder
+Planes = Mapping[Replicate, Mapping[str, Surface]]  # by draw and seed, then by the surface's folder
 
 
 def surfaces_of(run: RunDir, last_round: int) -> dict[str, Surface]:
@@ -39,7 +40,7 @@ def largest(planes: Planes) -> Surface:
     return max(planes[min(planes)].values(), key=lambda surface: (surface.complete, surface.loss.size))
 
 
-def comparable(found: Mapping[str, Planes]) -> dict[str, dict[int, dict[str, Surface]]]:
+def comparable(found: Mapping[str, Planes]) -> dict[str, dict[Replicate, dict[str, Surface]]]:
     """The seeds and planes that all groups have, by the folder's name in the first; nothing if there are none."""
     seeds = sorted(set.intersection(*map(set, found.values()))) if found else []
     if not seeds:
@@ -83,9 +84,9 @@ def compare_surfaces(
         made = Comparison.of_file(kept).renamed(list(shared))
     else:
         measured = {
-            ("round", "plain", name, seed): list(planes.values())
+            ("round", "plain", name, place): list(planes.values())
             for name, group in shared.items()
-            for seed, planes in group.items()
+            for place, planes in enumerate(group.values())
         }
         planes = list(next(iter(next(iter(shared.values())).values())))
         settings = {"models": {name: len(group) for name, group in shared.items()}, "tau": tau, "planes": planes}
@@ -104,7 +105,7 @@ def compare_recorded(groups: Mapping[str, Sequence[Path]], tau: float = measures
     Raises:
         UserError: When a run has no finished surface, or the runs have no plane in common.
     """
-    found: dict[str, dict[int, dict[str, Surface]]] = {}
+    found: dict[str, dict[Replicate, dict[str, Surface]]] = {}
     for name, paths in groups.items():
         for run in map(Run, paths):
             surfaces = surfaces_of(open_run(run.path), run.summary()["rounds"])
@@ -112,7 +113,7 @@ def compare_recorded(groups: Mapping[str, Sequence[Path]], tau: float = measures
                 raise UserError(
                     f"{run.path}: no finished surface around its last model; `python -m diagnostics surface {run.path}`"
                 )
-            found.setdefault(name, {})[run.config.seed] = surfaces
+            found.setdefault(name, {})[replicate(run.config.to_dict())] = surfaces
     made = compare_surfaces(found, tau)
     if made is None:
         raise UserError("compare: the runs have no surface in common (seed, noise, points, images and loss)")

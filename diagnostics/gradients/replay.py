@@ -14,6 +14,7 @@ import feddual
 from diagnostics.gradients.probe import GradientNormProbe
 from feddual.errors import UserError
 from feddual.probes import LOG
+from feddual.records.identity import Replicate, replicate
 from feddual.records.run_dir import RunDir
 from feddual.records.slim import open_run
 from feddual.records.study_dir import StudyDir
@@ -60,8 +61,8 @@ def gradient_norms(run: "feddual.Run | str | Path", rounds: list[int] | None = N
     return GradientNormProbe.read(target.path)
 
 
-def by_seed(path: Path, offline: bool = False) -> dict[int, pd.DataFrame]:
-    """The tables of a run, or of the runs in a folder, by seed.
+def by_replicate(path: Path, offline: bool = False) -> dict[Replicate, pd.DataFrame]:
+    """The tables of a run, or of the runs in a folder, by draw of the clients and seed.
 
     Args:
         path: A run directory or a folder of some.
@@ -73,7 +74,8 @@ def by_seed(path: Path, offline: bool = False) -> dict[int, pd.DataFrame]:
     folders = [path] if open_run(path).exists else [path / name for name in StudyDir(path).run_names()]
     if not folders:
         raise UserError(f"{path}: neither a run nor a folder of runs")
-    return {(run := feddual.open(folder)).config.seed: _recorded(run, offline) for folder in folders}
+    runs = map(feddual.open, folders)
+    return {replicate(run.config.to_dict()): _recorded(run, offline) for run in runs}
 
 
 def _recorded(run: feddual.Run, offline: bool) -> pd.DataFrame:

@@ -30,7 +30,7 @@ def compare(
         print(frame.reset_index().to_json(orient="records"))
         return
     columns = (
-        "algorithm", "dataset", "partition", "alpha", "seed", "rounds", "accuracy", "final", "best", "target",
+        "algorithm", "dataset", "partition", "alpha", "draw", "seed", "rounds", "accuracy", "final", "best", "target",
         "rounds_to_target", "seconds_to_target", "seconds",
     )  # fmt: skip
     rows = ([str(name), *(cell(column, row[column]) for column in columns)] for name, row in frame.iterrows())

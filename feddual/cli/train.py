@@ -17,6 +17,7 @@ _PROBE = "Measure during training, for example gradient-norms@every=5; see `fedd
 Probes = Annotated[list[str] | None, typer.Option("--probe", metavar="NAME[@key=value,...]", help=_PROBE)]
 _SINK = "Also report there: see `feddual list sinks`. Repeatable."
 Sinks = Annotated[list[str] | None, typer.Option("--sink", help=_SINK)]
+_DRAWS = "Draws of the clients, instead of the study's: a number, each with every seed; or `each`, one for each seed."
 _TUNE = "Also choose settings on held-out training data, and run the study with them."
 Tuned = Annotated[bool, typer.Option("--tune", help=_TUNE)]
 
@@ -105,6 +106,7 @@ def study(
     name: Annotated[str, typer.Argument(metavar="STUDY", help=f"A shipped study ({STUDIES}) or a .yaml file.")],
     algorithms: Annotated[str | None, typer.Option(help="Only these rows or algorithms, separated by commas.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds, instead of the study's.")] = None,
+    draws: Annotated[str | None, typer.Option(help=_DRAWS)] = None,
     tune: Tuned = False,
     out: Annotated[Path | None, typer.Option(help="The study's folder; default runs/<study>.")] = None,
     executor: Annotated[str, typer.Option(help="Who runs the cells.")] = "processes",
@@ -118,7 +120,7 @@ def study(
 
     [bold]Examples[/bold]
 
-      feddual study paper-cifar10 --seeds 10
+      feddual study paper-cifar10 --seeds 2 --draws 5
       feddual study paper-fmnist --algorithms fedavg,feddual --tune
       feddual study mine.yaml --set training.rounds=5 --dry-run
 
@@ -128,12 +130,12 @@ def study(
     from feddual.studies import grid as studies
     from feddual.studies import tuning
 
-    loaded = studies.load(name)
+    loaded = studies.load(name, seeds, draws)
     rows = [part.strip() for part in (algorithms or "").split(",") if part.strip()]
     overrides = config.parse_overrides(settings or [])
     if data_dir is not None:
         overrides["runtime.data_dir"] = data_dir
-    wanted = studies.cells(loaded, rows, seeds)
+    wanted = studies.cells(loaded, rows)
     attempts = tuning.trials(loaded, rows) if tune else []
     if dry_run:
         names = [one.name for one in [*wanted, *attempts]]
@@ -147,7 +149,7 @@ def study(
     if tune:
         for trials in (tuning.first_trials, tuning.last_trials):
             _carry_out(runner, trials(loaded, path, rows), overrides, failures, shown=not as_json)
-        tuned = tuning.tuned_cells(loaded, path, rows, seeds, overrides)
+        tuned = tuning.tuned_cells(loaded, path, rows, overrides)
         _carry_out(runner, tuned, overrides, failures, shown=not as_json)
         wanted += tuned
     _tell(path, studies.table([one.name for one in wanted], path), failures, as_json)

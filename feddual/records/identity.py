@@ -3,7 +3,7 @@
 import json
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from feddual.experiment import config
 
@@ -14,9 +14,21 @@ FREE = ("runtime", "checkpoint", "probes", "sinks")  # may change when a run is 
 INCIDENTAL = ("name", "seed", *FREE)  # may differ between two runs of the same experiment
 
 
+class Replicate(NamedTuple):
+    """Which repetition of its experiment a run is: those of one share clients, initial weights, samples and batches."""
+
+    draw: int  # of the clients: the partition's seed
+    seed: int  # of initialisation, client sampling and batches
+
+
+def replicate(values: Values) -> Replicate:
+    """The repetition that a resolved config asks for; a partition that draws nothing has one draw, 0."""
+    return Replicate(int(values["partition"].get("seed") or 0), int(values["seed"]))
+
+
 @dataclass(frozen=True)
 class Identity:
-    """What is the same in all runs, over seeds, of one experiment."""
+    """What is the same in all runs, over seeds and draws of the clients, of one experiment."""
 
     text: str
     without_rounds: str  # a timing needs no full run
@@ -26,6 +38,7 @@ def identity(values: Values) -> Identity:
     """The identity of a resolved config. The preset is a name for parameters; these count, not the name."""
     kept = {key: dict(value) if isinstance(value, Mapping) else value for key, value in essential(values).items()}
     kept["algorithm"].pop("preset", None)
+    kept["partition"].pop("seed", None)
     kept.get("evaluation", {}).pop("batch_size", None)
     text = json.dumps(kept, sort_keys=True)
     kept["training"] = {key: value for key, value in kept["training"].items() if key != "rounds"}
@@ -52,11 +65,14 @@ def changes(before: Values, now: Values) -> dict[str, tuple[Any, Any]]:
 
 
 def by_experiment(configs: Mapping[Item, Values]) -> list[list[Item]]:
-    """Runs that differ in their seed alone, together and ordered by seed; in the order in which they are first met."""
+    """Runs that differ in seed or draw alone, together and in their order; experiments in that of their first runs."""
     groups: dict[str, list[Item]] = {}
     for item, values in configs.items():
         groups.setdefault(identity(values).text, []).append(item)
-    return [sorted(members, key=lambda item: int(configs[item]["seed"])) for members in groups.values()]
+    return [sorted(members, key=lambda item: replicate(configs[item])) for members in groups.values()]
+
+
+UNTOLD = ("training.rounds", "algorithm.preset", "partition.seed")  # not what makes an experiment another one
 
 
 def differences(values: Values) -> dict[str, Any]:
@@ -74,5 +90,5 @@ def differences(values: Values) -> dict[str, Any]:
         for section, part in essential(values).items()
         if section != "evaluation" and isinstance(part, Mapping)
         for key, value in part.items()
-        if f"{section}.{key}" not in ("training.rounds", "algorithm.preset") and base[section].get(key) != value
+        if f"{section}.{key}" not in UNTOLD and base[section].get(key) != value
     }

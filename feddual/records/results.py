@@ -10,7 +10,7 @@ import numpy as np
 
 from feddual.errors import UserError
 from feddual.experiment import config
-from feddual.records.identity import Identity, differences, identity
+from feddual.records.identity import Identity, Replicate, differences, identity, replicate
 from feddual.records.run_dir import RunDir
 from feddual.records.slim import open_slim, slim_folders
 from feddual.records.study_dir import all_runs, study_of
@@ -31,8 +31,12 @@ class Recorded:
         return self.record.path
 
     @property
+    def replicate(self) -> Replicate:
+        return replicate(self.config)
+
+    @property
     def seed(self) -> int:
-        return int(self.config["seed"])
+        return self.replicate.seed
 
     @property
     def dataset(self) -> str:
@@ -102,17 +106,17 @@ class RunSet:
         self.unfinished = [run.path for run in self.every if not run.finished]
 
     def same(self, wanted: Identity | None) -> list[Recorded]:
-        """The runs of an experiment, one per seed.
+        """The runs of an experiment, one per draw of the clients and seed.
 
         Args:
             wanted: What identifies it; None has no runs.
 
         Returns:
-            In the order of their seeds; where one ran twice, the one that was not for timing.
+            In the order of draws, then seeds; where one ran twice, the one that was not for timing.
         """
         found = [run for run in self.runs if run.identity == wanted]
-        by_seed = {run.seed: run for run in sorted(found, key=lambda run: run.is_timing, reverse=True)}
-        return [by_seed[seed] for seed in sorted(by_seed)]
+        once = {run.replicate: run for run in sorted(found, key=lambda run: run.is_timing, reverse=True)}
+        return [once[which] for which in sorted(once)]
 
     @cached_property
     def trials(self) -> list[Trial]:

@@ -42,6 +42,7 @@ def summarise(
         "dataset": dataset,
         "partition": config["partition"]["name"],
         "alpha": config["partition"].get("alpha"),
+        "draw": config["partition"].get("seed"),
         "seed": config["seed"],
         "rounds": done,
         "finished": done >= total,

@@ -1,7 +1,8 @@
 """Grids of runs. A study is a YAML file; each of its cells is a run directory in the study's folder.
 
     experiments: [paper-fmnist]                       # shipped experiments, or files
-    seeds: 3                                          # 0, 1, 2
+    seeds: 3                                          # 0, 1, 2: of initialisation, client sampling and batches
+    draws: 5                                          # of the clients, each with every seed; `each`: one for each seed
     rows: {fedavg: {algorithm.name: fedavg}, ...}     # name -> overrides
     grid: {partition.alpha: [0.01, 0.1]}              # every combination, for every row
     workers: 1                                        # runs at a time; by default one per core
@@ -19,7 +20,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import yaml
@@ -29,12 +30,13 @@ from feddual import executors
 from feddual.errors import UserError
 from feddual.experiment import config, plugins
 from feddual.experiment.schema import Section
-from feddual.records.identity import changes
+from feddual.records.identity import Replicate, changes
 from feddual.records.run_dir import RunDir
 from feddual.records.slim import open_run
 from feddual.records.study_dir import StudyDir
 
 Overrides = dict[str, Any]
+Draws = Annotated[int, Field(ge=1)] | Literal["each"]
 
 
 class Tune(Section):
@@ -64,6 +66,7 @@ class Study(Section):
     name: str
     experiments: list[str] = Field(min_length=1)
     seeds: int = Field(1, ge=1)
+    draws: Draws = Field(1, description="of the clients, each with every seed; `each`: every seed draws its own")
     rows: dict[str, Overrides] = Field(min_length=1)
     grid: dict[str, list[Any]] = Field({}, description="every combination, for every row")
     workers: int | None = Field(None, ge=1, description="runs at a time; by default one per core")
@@ -88,8 +91,14 @@ def study_names() -> list[str]:
     return list(plugins.shelf("studies"))
 
 
-def load(source: str | Path | Mapping[str, Any]) -> Study:
-    """A shipped study by its name, a YAML file, or a mapping with the keys of one and a `name`."""
+def load(source: str | Path | Mapping[str, Any], seeds: int | None = None, draws: Draws | str | None = None) -> Study:
+    """A shipped study by its name, a YAML file, or a mapping with the keys of one and a `name`.
+
+    Args:
+        source: The study.
+        seeds: Instead of its number.
+        draws: Instead of its own.
+    """
     if isinstance(source, Mapping):
         name, values = "study", dict(source)
     else:
@@ -98,6 +107,7 @@ def load(source: str | Path | Mapping[str, Any]) -> Study:
     like = values.pop("like", None)
     if like is not None:
         values = config.merge(load(like).model_dump(), values)
+    values |= {key: value for key, value in {"seeds": seeds, "draws": draws}.items() if value is not None}
     try:
         return Study.model_validate({**values, "name": name})
     except ValidationError as error:
@@ -105,22 +115,41 @@ def load(source: str | Path | Mapping[str, Any]) -> Study:
         raise UserError(f"study {name}:\n" + "\n".join(lines)) from error
 
 
-def cells(study: Study, algorithms: Sequence[str] = (), seeds: int | None = None) -> list[Cell]:
+def cells(study: Study, algorithms: Sequence[str] = ()) -> list[Cell]:
     """The runs of a study, in the order in which they are wanted: all rows of one seed, then the next seed.
 
     Args:
         study: The study.
         algorithms: Only rows of these names or algorithms.
-        seeds: Instead of the study's number.
     """
     rows = chosen_rows(study, algorithms)
     return [
-        Cell(cell_name(study, source, row, settings, f"s{seed}"), row, source, {**rows[row], **settings, "seed": seed})
-        for seed in range(study.seeds if seeds is None else seeds)
+        repeated(study, which, source, row, rows[row] | settings, cell_name(study, source, row, settings))
+        for which in repetitions(study)
         for source in study.experiments
         for row in rows
         for settings in combinations(study.grid)
     ]
+
+
+def repetitions(study: Study) -> list[Replicate]:
+    """The seeds of a study's runs and the draws of their clients, counted from the experiment's own draw."""
+    seeds = range(study.seeds)
+    if study.draws == "each":
+        return [Replicate(seed, seed) for seed in seeds]
+    return [Replicate(draw, seed) for seed in seeds for draw in range(study.draws)]
+
+
+def repeated(study: Study, which: Replicate, source: str, row: str, settings: Overrides, name: str) -> Cell:
+    """A row's run of one repetition; its name says the draw where it is not the experiment's own."""
+    settings = {**settings, "seed": which.seed}
+    if which.draw:
+        name += f"-d{which.draw}"
+        drawn = config.resolve(source, settings).to_dict()["partition"]
+        if "seed" not in drawn:
+            raise UserError(f"study {study.name}: draws: the partition {drawn['name']!r} draws nothing at random")
+        settings["partition.seed"] = int(drawn["seed"]) + which.draw
+    return Cell(f"{name}-s{which.seed}", row, source, settings)
 
 
 def chosen_rows(study: Study, algorithms: Sequence[str]) -> dict[str, Overrides]:
@@ -270,8 +299,8 @@ def _is_of(run: RunDir, experiment: config.Experiment) -> bool:
 
 
 def group(cell: str) -> str:
-    """A cell's name without its seed."""
-    return re.sub(r"-s\d+$", "", cell)
+    """A cell's name without its draw and seed."""
+    return re.sub(r"(-d\d+)?-s\d+$", "", cell)
 
 
 def table(names: Iterable[str], out: Path) -> list[dict[str, Any]]:

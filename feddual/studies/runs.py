@@ -36,7 +36,7 @@ class StudyRuns:
 
     @cached_property
     def runs(self) -> dict[str, list[Run]]:
-        """The runs by row, one per seed, in the study's order of rows."""
+        """The runs by row, one per draw and seed, in the study's order of rows."""
         found: dict[str, list[Run]] = {}
         for cell in self._cells:
             found.setdefault(studies.group(cell), []).append(Run(self.path / cell))
@@ -52,7 +52,7 @@ class StudyRuns:
 
     @cached_property
     def _cells(self) -> list[str]:
-        groups = dict.fromkeys(studies.group(cell.name) for cell in studies.cells(self.study, seeds=1))
+        groups = dict.fromkeys(studies.group(cell.name) for cell in studies.cells(self.study))
         order = {name: place for place, name in enumerate(groups)}
         return sorted(self._files.run_names(), key=lambda cell: (order.get(studies.group(cell), len(order)), cell))
 
@@ -67,8 +67,8 @@ class StudyRuns:
 
 def run_study(
     source: str | Path | Mapping[str, Any], overrides: Overrides = None, *, algorithms: Sequence[str] = (),
-    seeds: int | None = None, out: Folder | None = None, workers: int | None = None, executor: str = "processes",
-    progress: bool = True,
+    seeds: int | None = None, draws: studies.Draws | None = None, out: Folder | None = None,
+    workers: int | None = None, executor: str = "processes", progress: bool = True,
 ) -> StudyRuns:  # fmt: skip
     """Run a grid of experiments; the same call goes on where it stopped.
 
@@ -77,6 +77,7 @@ def run_study(
         overrides: Dotted keys for all runs.
         algorithms: Only rows of these names or algorithms.
         seeds: Instead of the study's number.
+        draws: Of the clients, instead of the study's: each with every seed, or "each" for one of its own.
         out: The study's folder; by default `runs/<study>`.
         workers: Runs at a time; by default one per core.
         executor: Who runs them.
@@ -102,13 +103,13 @@ def run_study(
         >>> list(found.table.index)
         ['fedavg', 'fedprox']
     """
-    study = studies.load(source)
+    study = studies.load(source, seeds, draws)
     path = Path(out) if out is not None else Path("runs") / study.name
     runner = studies.Runner(study, path, workers, executor)
     runner.prepare()
     failures = []
     with StudyProgress(runner, enabled=progress) as shown:
-        for cell, error in runner.run(studies.cells(study, algorithms, seeds), dict(overrides or {})):
+        for cell, error in runner.run(studies.cells(study, algorithms), dict(overrides or {})):
             if error is not None:
                 shown.ended(cell.name, error)
                 failures.append(cell.name)

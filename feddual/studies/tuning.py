@@ -14,7 +14,18 @@ from feddual.errors import UserError
 from feddual.experiment import config
 from feddual.records.run_dir import RunDir
 from feddual.records.study_dir import TUNING, StudyDir
-from feddual.studies.grid import Cell, Overrides, Study, Tune, cell_name, chosen_rows, combinations, facts_of
+from feddual.studies.grid import (
+    Cell,
+    Overrides,
+    Study,
+    Tune,
+    cell_name,
+    chosen_rows,
+    combinations,
+    facts_of,
+    repeated,
+    repetitions,
+)  # fmt: skip
 
 
 def trials(study: Study, algorithms: Sequence[str] = ()) -> list[Cell]:
@@ -100,11 +111,7 @@ def _early_score(run: RunDir, first: int) -> float:
 
 
 def tuned_cells(
-    study: Study,
-    out: Path,
-    algorithms: Sequence[str] = (),
-    seeds: int | None = None,
-    overrides: Overrides | None = None,
+    study: Study, out: Path, algorithms: Sequence[str] = (), overrides: Overrides | None = None
 ) -> list[Cell]:
     """The study's runs with the settings that did best on held-out data, named ROW-chosen; tuned.yaml has the choices.
 
@@ -112,7 +119,6 @@ def tuned_cells(
         study: The study.
         out: Its folder.
         algorithms: Only rows of these names or algorithms.
-        seeds: Instead of the study's number.
         overrides: With which the trials were run.
 
     Raises:
@@ -141,10 +147,10 @@ def tuned_cells(
     best |= _same_choices(study, algorithms, before | best)
     files.write_choices(before | best)
     cells = []
-    for seed, entry in itertools.product(range(study.seeds if seeds is None else seeds), best.values()):
+    for which, entry in itertools.product(repetitions(study), best.values()):
         source, row, settings = entry["experiment"], entry["row"], entry["settings"]
-        name = cell_name(study, source, f"{row}-chosen", settings, f"s{seed}")
-        cells.append(Cell(name, row, source, {**study.rows[row], **settings, "seed": seed}))
+        name = cell_name(study, source, f"{row}-chosen", settings)
+        cells.append(repeated(study, which, source, row, study.rows[row] | settings, name))
     return cells
 
 

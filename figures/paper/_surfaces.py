@@ -13,6 +13,7 @@ import pandas as pd
 from diagnostics.flatness import recorded
 from diagnostics.flatness.comparison import FILE, Comparison
 from diagnostics.surfaces.results import Surface
+from feddual.records.identity import Replicate
 from figures._results import NOT_RUN, Drawing, Results, seeds_text
 from figures.charts import save, tables
 from figures.charts import surfaces as plots
@@ -89,14 +90,14 @@ NOTES = (
 )
 
 
-def _found(groups: Mapping[str, Chosen], runs: Results) -> dict[str, dict[int, dict[str, Surface]]]:
-    """The surfaces around the last models of each group's runs, by seed."""
-    found: dict[str, dict[int, dict[str, Surface]]] = {label: {} for label in groups}
+def _found(groups: Mapping[str, Chosen], runs: Results) -> dict[str, dict[Replicate, dict[str, Surface]]]:
+    """The surfaces around the last models of each group's runs, by draw and seed."""
+    found: dict[str, dict[Replicate, dict[str, Surface]]] = {label: {} for label in groups}
     for label, chosen in groups.items():
         for run in runs.runs:
             if chosen(run.config):
                 surfaces = recorded.surfaces_of(run.record, run.summary["rounds"])
-                found[label] |= {run.seed: surfaces} if surfaces else {}
+                found[label] |= {run.replicate: surfaces} if surfaces else {}
     return found
 
 

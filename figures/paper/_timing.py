@@ -102,7 +102,7 @@ def to_target(run: Recorded, full: Sequence[Recorded]) -> Time:
     """
     if run.summary["rounds_to_target"] is not None or len(run.timings) == paper_rounds(run.dataset):
         return Time(run.summary["seconds_to_target"])
-    same = next((other for other in full if other.seed == run.seed), None)
+    same = next((other for other in full if other.replicate == run.replicate), None)
     if same is None:
         return Time(None, measured=False, known=False)
     rounds = same.summary["rounds_to_target"]

@@ -14,6 +14,7 @@ import pandas as pd
 
 from diagnostics import gradients
 from diagnostics.gradients.probe import GradientNormProbe
+from feddual.records.identity import Replicate
 from feddual.records.results import Recorded
 from figures._results import Drawing, Results
 from figures.charts import Chart, save, tables
@@ -30,6 +31,7 @@ SHOWN = ("A", "B", "D", "F", "G", "H", "J")  # norms, side by side
 # Of some pictures there is no PDF, of one no page.
 FORMATS = {"minibatch": ("png",), "dissimilarity": ("png", "html"), "clients": ("png", "html")}
 SKEWED = "α = 0.01"
+Groups = dict[str, dict[Replicate, pd.DataFrame]]  # by partition
 OVERHEAD = Path(__file__).parents[2] / "benchmarks" / "results" / "probe_overhead.json"
 
 
@@ -82,9 +84,7 @@ def _file(runs: Results, key: tuple[str, str]) -> Path:
     return runs.root / "comparison" / f"fig2{SETTINGS[key][0]}.json"
 
 
-def _ratios(
-    runs: Results, key: tuple[str, str], groups: dict[str, dict[int, pd.DataFrame]], write: bool = False
-) -> pd.DataFrame:
+def _ratios(runs: Results, key: tuple[str, str], groups: Groups, write: bool = False) -> pd.DataFrame:
     """The strongest skew under every definition; the milder ones, for the profile over depth, under one."""
     milder = {(label, "rms"): ["A"] for label in sorted(groups) if label not in ("IID", SKEWED)}
     asked = {(SKEWED, "rms"): COMPARED, (SKEWED, "raw"): COMPARED} | milder
@@ -97,15 +97,15 @@ NOTES = (
 )
 
 
-def _groups(runs: Results, dataset: str, model: str) -> dict[str, dict[int, pd.DataFrame]]:
-    """Frames by partition and seed, of FedAvg runs that recorded gradient norms."""
-    found: dict[str, dict[int, pd.DataFrame]] = {}
+def _groups(runs: Results, dataset: str, model: str) -> Groups:
+    """Frames by partition and repetition, of FedAvg runs that recorded gradient norms."""
+    found: Groups = {}
     for run in runs.runs:
         setting = run.config
         asked = (setting["algorithm"]["name"], setting["dataset"].get("name"), setting["model"]["name"])
         if asked == ("fedavg", dataset, model) and run.record.has_probe(GradientNormProbe.name):
             folder = run.record.probe_path(GradientNormProbe.name)
-            found.setdefault(_label(run), {})[run.seed] = GradientNormProbe.read(folder)
+            found.setdefault(_label(run), {})[run.replicate] = GradientNormProbe.read(folder)
     return found
 
 
@@ -114,7 +114,7 @@ def _label(run: Recorded) -> str:
     return "IID" if partition["name"] == "iid" else f"α = {partition['alpha']:g}"
 
 
-def _pairs(groups: dict[str, dict[int, pd.DataFrame]]) -> tuple[list[pd.DataFrame], list[pd.DataFrame]]:
+def _pairs(groups: Groups) -> tuple[list[pd.DataFrame], list[pd.DataFrame]]:
     base, other = groups.get("IID", {}), groups.get(SKEWED, {})
     seeds = sorted(set(base) & set(other))
     return [base[seed] for seed in seeds], [other[seed] for seed in seeds]

@@ -45,8 +45,8 @@ def draw(runs: Results, out: Path) -> Drawing:
 
 
 def _cell(ours: Sequence[Recorded], theirs: Sequence[Recorded]) -> dict[str, Any]:
-    by_seed = {run.seed: run for run in theirs}
-    pairs = [(run, by_seed[run.seed]) for run in ours if run.seed in by_seed]
+    same = {run.replicate: run for run in theirs}
+    pairs = [(run, same[run.replicate]) for run in ours if run.replicate in same]
     gaps = [100 * (mine.summary["accuracy"] - other.summary["accuracy"]) for mine, other in pairs]
     margin, std = over_seeds(gaps)
     return {

@@ -9,6 +9,7 @@ import pandas as pd
 from diagnostics.flatness import recorded
 from diagnostics.flatness.comparison import Comparison
 from diagnostics.flatness.recorded import largest
+from feddual.records.identity import Replicate
 from figures.charts import surfaces as plots
 from figures.charts.scale import shared_scale
 from figures.report._page import Exhibit, Part, Table, part
@@ -93,13 +94,13 @@ def compared(story: Story) -> Comparison | None:
         runs = kept.settings.get("runs", {})
         names = dict.fromkeys(kept.summary["model"])
         return kept.renamed([labels.get(runs.get(name, [name])[0], name) for name in names])
-    found: dict[str, dict[int, dict[str, Any]]] = {}
+    found: dict[str, dict[Replicate, dict[str, Any]]] = {}
     for group in story.groups:
         for run in group.runs:
-            several = story.surfaces.get(group.key, {}).get(run.seed, {})
+            several = story.surfaces.get(group.key, {}).get(run.replicate, {})
             last = {name: one for name, one in several.items() if recorded.is_last(one, run.summary["rounds"])}
             if last:
-                found.setdefault(group.label, {})[run.seed] = last
+                found.setdefault(group.label, {})[run.replicate] = last
     tau = {} if kept is None else {"tau": kept.identity["tau"]}
     return recorded.compare_surfaces(found, stored=folder, **tau)
 

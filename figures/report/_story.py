@@ -12,6 +12,7 @@ import pandas as pd
 from diagnostics.gradients.probe import GradientNormProbe
 from diagnostics.surfaces.results import Surface, load
 from feddual.errors import UserError
+from feddual.records.identity import Replicate
 from feddual.records.results import Recorded, RunSet
 from feddual.records.slim import open_run
 from feddual.records.study_dir import StudyDir, is_trial
@@ -42,12 +43,12 @@ class Group:
         return [run for run in self.runs if not run.summary["finished"]]
 
     @cached_property
-    def gradient_norms(self) -> dict[int, pd.DataFrame]:
-        """What the probe recorded, by seed: over √size, and a mean over each round's clients."""
+    def gradient_norms(self) -> dict[Replicate, pd.DataFrame]:
+        """What the probe recorded, by draw and seed: over √size, and a mean over each round's clients."""
         name = GradientNormProbe.name
-        folders = {run.seed: run.record.probe_path(name) for run in self.runs if run.record.has_probe(name)}
-        frames = {seed: GradientNormProbe.read(path, [UNITS]) for seed, path in folders.items()}
-        return {seed: _over_clients(frame) for seed, frame in frames.items() if len(frame)}
+        folders = {run.replicate: run.record.probe_path(name) for run in self.runs if run.record.has_probe(name)}
+        frames = {which: GradientNormProbe.read(path, [UNITS]) for which, path in folders.items()}
+        return {which: _over_clients(frame) for which, frame in frames.items() if len(frame)}
 
 
 @dataclass(frozen=True)
@@ -111,14 +112,14 @@ class Story:
         return next((other for other in same if _is_iid(other.first)), same[0])
 
     @cached_property
-    def surfaces(self) -> dict[str, dict[int, dict[str, Surface]]]:
-        """By group's key, seed and the surface's folder; what cannot be read is said in `troubles`."""
-        found: dict[str, dict[int, dict[str, Surface]]] = {}
+    def surfaces(self) -> dict[str, dict[Replicate, dict[str, Surface]]]:
+        """By group's key, repetition and the surface's folder; what cannot be read is said in `troubles`."""
+        found: dict[str, dict[Replicate, dict[str, Surface]]] = {}
         for group in self.groups:
             for run in group.runs:
                 loaded = dict(self._surfaces_of(run))
                 if loaded:
-                    found.setdefault(group.key, {})[run.seed] = loaded
+                    found.setdefault(group.key, {})[run.replicate] = loaded
         return found
 
     def _surfaces_of(self, run: Recorded) -> Iterator[tuple[str, Surface]]:
@@ -148,12 +149,12 @@ def _is_iid(run: Recorded) -> bool:
 
 
 def _groups(runs: list[Recorded]) -> tuple[Group, ...]:
-    gathered: dict[tuple[str, int], dict[int, Recorded]] = {}
+    gathered: dict[tuple[str, int], dict[Replicate, Recorded]] = {}
     for run in runs:
         number = 0
-        while run.seed in gathered.get((run.identity.text, number), {}):
+        while run.replicate in gathered.get((run.identity.text, number), {}):
             number += 1  # the same run twice: two groups
-        gathered.setdefault((run.identity.text, number), {})[run.seed] = run
+        gathered.setdefault((run.identity.text, number), {})[run.replicate] = run
     ordered = sorted(gathered.values(), key=lambda members: _place(next(iter(members.values()))))
     labels = _labels([next(iter(members.values())) for members in ordered])
     groups = []

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from diagnostics.statistics import over_seeds
+from feddual.records.identity import Replicate
 from figures._results import WINDOW, per_round, smoothed
 from figures.charts.describe import Bars, Line, Panel
 from figures.paper._timing import duration
@@ -41,10 +42,22 @@ def _card(group: Group) -> Card:
         ("final round", _percent(final)),
         ("best round", _percent(best)),
         ("rounds", f"{'–'.join(map(str, (rounds[0], rounds[-1])[: len(rounds)]))} of {total}"),
-        ("seed" if len(group.runs) == 1 else "seeds", ", ".join(str(run.seed) for run in group.runs)),
+        *_repetitions(group),
         ("time", duration(float(np.mean(seconds))) if seconds else "not recorded"),
     ]
     return Card(group, _state(group), f"{100 * mean:.1f}{around} %" if mean == mean else "–", lines)
+
+
+def _repetitions(group: Group) -> list[tuple[str, str]]:
+    """The seeds, and the draws of the clients where there are several."""
+    numbers = {
+        field: sorted({getattr(run.replicate, field) for run in group.runs}) for field in Replicate._fields[::-1]
+    }
+    return [
+        (field if len(found) == 1 else f"{field}s", ", ".join(map(str, found)))
+        for field, found in numbers.items()
+        if field == "seed" or len(found) > 1
+    ]
 
 
 def _state(group: Group) -> str:
@@ -94,9 +107,9 @@ def curves(story: Story) -> Part:
 
 
 def tidy(group: Group, seeds: pd.DataFrame, quantity: str) -> pd.DataFrame:
-    """Long form, a row per seed and round."""
-    long = seeds.rename_axis("round").reset_index().melt("round", var_name="seed", value_name="value").dropna()
-    return long.assign(run=group.label, quantity=quantity)[["run", "seed", "quantity", "round", "value"]]
+    """Long form, a row per draw, seed and round."""
+    long = seeds.rename_axis(index="round").melt(ignore_index=False).dropna().reset_index()
+    return long.assign(run=group.label, quantity=quantity)[["run", "draw", "seed", "quantity", "round", "value"]]
 
 
 def band(group: Group, seeds: pd.DataFrame, when: dict[str, str] | None = None) -> Line:
@@ -120,15 +133,15 @@ def timing(story: Story) -> Part:
     rows = [(group, run, row) for group in story.groups for run in group.runs for row in run.timings]
     if not rows:
         return part("timing", missing=["No timings were recorded."])
-    frame = pd.DataFrame([{"run": group.label, "seed": run.seed, **_split(row)} for group, run, row in rows])
-    means = frame[(frame["round"] > 1) | (frame.groupby(["run", "seed"])["round"].transform("max") == 1)]
+    frame = pd.DataFrame([{"run": group.label, **run.replicate._asdict(), **_split(row)} for group, run, row in rows])
+    means = frame[(frame["round"] > 1) | (frame.groupby(["run", "draw", "seed"])["round"].transform("max") == 1)]
     means = means.groupby("run", sort=False).mean(numeric_only=True)
     spent = {part: means[part].to_list() for part in [*PARTS, "other"]}
     looks = [group.look for group in story.groups if group.label in means.index]
     bars = Bars(looks, spent, stacked=PART_COLOURS, text="{:.3f} s")
     lines = []
     for group in story.groups:
-        seeds = pd.DataFrame({run.seed: pd.Series({r["round"]: r["seconds"] for r in run.timings}, dtype=float)
+        seeds = pd.DataFrame({run.replicate: pd.Series({r["round"]: r["seconds"] for r in run.timings}, dtype=float)
                               for run in group.runs}, dtype=float)  # fmt: skip
         if not seeds.empty:
             lines.append(band(group, seeds))

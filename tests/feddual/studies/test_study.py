@@ -54,8 +54,7 @@ def run(*arguments):
 
 def test_shipped_studies_are_valid():
     for name in study.study_names():
-        loaded = study.load(name)
-        cells = study.cells(loaded, seeds=1)
+        cells = study.cells(study.load(name, seeds=1))
         assert len({cell.name for cell in cells}) == len(cells)
         for cell in cells:
             cell.experiment({})
@@ -67,6 +66,27 @@ def test_names_say_what_differs():
     assert "cifar100-published-s2" in [cell.name for cell in study.cells(study.load("fidelity"))]
     rows = {cell.row for cell in study.cells(study.load("paper-fmnist"), ["feddual-mean", "moon"])}
     assert rows == {"feddual-mean", "moon"}
+
+
+def drawn(**keys):
+    made = study.load({"name": "x", "experiments": ["quickstart"], "rows": {"a": {"algorithm.name": "fedavg"}}, **keys})
+    return {cell.name: (cell.experiment({}).partition.seed, cell.experiment({}).seed) for cell in study.cells(made)}
+
+
+def test_runs_are_repeated_over_seeds_and_over_draws_of_the_clients():
+    own = 42  # the experiment's own draw
+    assert drawn(seeds=2) == {"a-s0": (own, 0), "a-s1": (own, 1)}
+    crossed = {"a-s0": (own, 0), "a-d1-s0": (own + 1, 0), "a-s1": (own, 1), "a-d1-s1": (own + 1, 1)}
+    assert drawn(seeds=2, draws=2) == crossed
+    assert drawn(seeds=2, draws="each") == {"a-s0": (own, 0), "a-d1-s1": (own + 1, 1)}
+    assert study.group("a-d1-s1") == study.group("a-s0") == "a"
+
+
+def test_what_has_no_draw_says_so():
+    with pytest.raises(UserError, match="draws: the partition .* draws nothing"):
+        drawn(rows={"a": {"partition.name": "tests.helpers:natural_order"}}, draws=2)
+    with pytest.raises(UserError, match="draws"):
+        drawn(draws="some")
 
 
 def test_it_goes_on_where_it_stopped_and_says_what_came_out(grid, tmp_path):
@@ -255,7 +275,7 @@ def test_a_finished_cell_of_other_settings_is_not_taken_for_the_asked_one(grid, 
 
 
 def test_rows_are_meant_by_name_first():
-    rows = {cell.row for cell in study.cells(study.load("paper-fmnist"), ["feddual"], 1)}
+    rows = {cell.row for cell in study.cells(study.load("paper-fmnist"), ["feddual"])}
     assert rows == {"feddual"}
     assert len({cell.row for cell in study.cells(study.load("fidelity"), ["feddual"], 1)}) > 3
 
