@@ -83,7 +83,7 @@ def test_runs_are_repeated_over_seeds_and_over_draws_of_the_clients():
 
 
 def test_what_has_no_draw_says_so():
-    with pytest.raises(UserError, match="draws: the partition .* draws nothing"):
+    with pytest.raises(UserError, match=r"draws: the partition .* draws nothing"):
         drawn(rows={"a": {"partition.name": "tests.helpers:natural_order"}}, draws=2)
     with pytest.raises(UserError, match="draws"):
         drawn(draws="some")
@@ -277,7 +277,7 @@ def test_a_finished_cell_of_other_settings_is_not_taken_for_the_asked_one(grid, 
 def test_rows_are_meant_by_name_first():
     rows = {cell.row for cell in study.cells(study.load("paper-fmnist"), ["feddual"])}
     assert rows == {"feddual"}
-    assert len({cell.row for cell in study.cells(study.load("fidelity"), ["feddual"], 1)}) > 3
+    assert len({cell.row for cell in study.cells(study.load("fidelity"), ["feddual"])}) > 3
 
 
 def test_held_out_rows_are_stratified_and_leave_the_clients():
