@@ -122,6 +122,7 @@ class Measurement:
         return {
             **self._landscape.subject.facts,
             "images": count, "loss": float(centre.loss),
+            "regularisation": objective.said_of_regularisation,
             "accuracy": None if np.isnan(centre.accuracy) else float(centre.accuracy),
             "gradient_norm": objective.gradient_norm(self._landscape.weights),
             "parameters": self._landscape.space.layout.num_trainable,

@@ -63,7 +63,9 @@ def test_a_layer_used_twice_or_on_a_list_is_not_called_once():
 
 def test_the_last_operation_is_where_the_output_comes_from():
     model = nested()
-    assert _keras.last_operation(model) is model.layers[-1]
+    operation, taken = _keras.origin(model.outputs[0])
+    assert operation is model.layers[-1]
+    assert taken == [model.layers[-2].output]
 
 
 @pytest.mark.parametrize("sequential", [True, False])
