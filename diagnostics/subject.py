@@ -57,8 +57,8 @@ def of_arrays(
         raise UserError("x, y: a Keras model needs data to be evaluated on, as arrays: loss_surface(model, x, y)")
     x, y = checked_arrays(x, y)
     labels = _labels(y)
-    alike = labels is not None and 2 * len(np.unique(labels)) <= len(y)  # else there is nothing to stratify by
-    rows = stratified_rows(labels if alike and labels is not None else np.zeros(len(y), int), images, seed)
+    alone = labels is None or 2 * len(np.unique(labels)) > len(y)  # hardly two alike: nothing to stratify by
+    rows = stratified_rows(np.zeros(len(y), int) if labels is None or alone else labels, images, seed)
     weights, facts = _weights(labels, len(y), sample_weight, class_weight)
     for name, values in (("x", x[rows]), ("y", y[rows])):
         odd = 0 if values.dtype.kind not in "fc" else int((~np.isfinite(values)).reshape(len(rows), -1).any(1).sum())

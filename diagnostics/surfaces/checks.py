@@ -1,13 +1,18 @@
 """What model, data and loss allow: anything else would give a number that is not the model's loss."""
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from diagnostics.surfaces.losses import MEANS, Function, Meant
+from diagnostics.surfaces.losses import MEANS, Function, Loss, Meant
 from feddual._lazy import keras, tf
 from feddual.errors import UserError
+from feddual.functional._keras import mask_of
 from feddual.functional.cut import TOLERANCE, mismatch
+from feddual.functional.graphs import compiled
 
 CLASSES_AT_MOST = 1000  # beyond, no loss per class is kept
 ENOUGH = 16  # outputs that all lie between 0 and 1 by more than chance
@@ -46,12 +51,34 @@ def classes(y: np.ndarray, outputs: tuple[int | None, ...], crosses: bool) -> tu
             f"y: cross-entropy over outputs of shape {outputs} needs integer labels from 0 to {count - 1} or "
             f"one-hot rows, got {y.dtype} of shape {y.shape}"
             + (f" from {y.min()} to {y.max()}" if y.size else "")
+            + ("; for one output pass loss='binary_crossentropy' or 'mse'" if count == 1 else "")
             + "; for anything else give loss= a function of (targets, outputs)"
         )
     if not inside:
         return np.zeros(len(y), np.int32), 0
     per_class = y.ndim == 1 and count <= CLASSES_AT_MOST
     return y.astype(np.int32), count if per_class else 0
+
+
+@contextmanager
+def inputs_that_fit() -> Iterator[None]:
+    """What TensorFlow cannot compute, said plainly: an index beyond the rows of an embedding, for instance."""
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        found = re.search(r"indices\S* = -?\d+ is not in \[.*?\)", str(error))
+        reason = found[0] if found else str(error).splitlines()[0]
+        raise UserError(f"x: the model cannot take these inputs: {reason}") from error
+
+
+def check_mask(loss: Loss, outputs: Any, name: str) -> None:
+    """Refuse outputs with places that Keras leaves out of its losses; a function of one's own may do so itself."""
+    own = callable(loss) and not isinstance(loss, keras.losses.Loss)
+    if mask_of(outputs) is not None and not own:
+        raise UserError(
+            f"model: the outputs of {name!r} carry a mask (of an Embedding with mask_zero?), by which Keras leaves places "
+            "out of the loss; give loss= a function of (targets, outputs) that does so"
+        )
 
 
 def check_outputs(meant: Meant, outputs: np.ndarray, name: str, why: str) -> None:
@@ -70,8 +97,8 @@ def check_outputs(meant: Meant, outputs: np.ndarray, name: str, why: str) -> Non
             f"{outputs.max():.3g}; for logits pass the loss with from_logits=True"
         )
     adds_up = inside and np.allclose(outputs.sum(-1), 1, atol=1e-3)
-    strictly = inside and outputs.size >= ENOUGH and outputs.min() > 0 and outputs.max() < 1
-    if meant.takes == "logits?" and (adds_up or strictly):
+    between = inside and outputs.size >= ENOUGH and outputs.max() > 0
+    if meant.takes == "logits?" and (adds_up or between):
         said = "add up to 1" if adds_up else "all lie between 0 and 1"
         raise UserError(
             f"model: {name!r} returns probabilities (its outputs {said}) and cannot be cut before its "
@@ -105,7 +132,7 @@ def check_samples(function: Function, y: Any, outputs: Any) -> None:
 
 
 def check_keras(loss: Any, model: Any, x: Any, y: Any, weights: Any, found: float) -> None:
-    """Refuse a loss that is not what Keras itself says of the same samples: masks, for instance, weigh places there.
+    """Refuse a loss that is not what Keras itself says of the same samples.
 
     Args:
         loss: A loss of Keras, or anything else, which is not looked at.
@@ -118,13 +145,14 @@ def check_keras(loss: Any, model: Any, x: Any, y: Any, weights: Any, found: floa
     if not isinstance(loss, keras.losses.Loss) or loss.reduction not in MEANS:
         return
     # Traced, as `evaluate` does it: there Keras finds the logits behind probabilities.
-    own = tf.function(lambda x, y: loss(y, model(x, training=False), weights), autograph=False)
     try:
-        wanted = float(own(tf.constant(x), tf.constant(y)))
+        own = compiled(lambda x, y: loss(y, model(x, training=False), weights), *((v.shape, v.dtype) for v in (x, y)))
+        wanted = float(own(x, y))
     except (ValueError, TypeError):  # labels where Keras takes one-hot rows: nothing to compare with
         return
     if abs(found - wanted) > TOLERANCE * (abs(wanted) + 1e-3):
         raise UserError(
-            f"loss: on {len(y)} samples it is {found:.6g} here, where Keras says {wanted:.6g}: does a mask leave "
-            "places of a sequence out, or are weights averaged? Give loss= a function of (targets, outputs)"
+            f"loss: on {len(y)} samples it is {found:.6g} here, where Keras says {wanted:.6g}: are weights "
+            "averaged, or do sigmoids stand for classes, whose inputs Keras takes for logits? Give loss= a function of "
+            "(targets, outputs)"
         )

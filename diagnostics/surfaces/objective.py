@@ -130,7 +130,10 @@ class Objective:
 
     def _check(self, model: Any, meant: Meant, x: Any, y: Any, loss: Loss) -> None:
         """Compare the outputs with what the loss takes them for, and its numbers with Keras' own."""
-        outputs = self._float(self.outputs(tf.constant(self.weights), self.x[: self.batch_size]))
+        with checks.inputs_that_fit():
+            outputs = self.outputs(tf.constant(self.weights), self.x[: self.batch_size])
+        checks.check_mask(loss, outputs, model.name)
+        outputs = self._float(outputs)
         if not self.network.is_ended and np.isfinite(outputs).all():
             checks.check_outputs(meant, outputs.numpy(), self.network.whole.name, self.network.why)
         if self.kind == "custom":
@@ -293,7 +296,8 @@ class Objective:
 
     def __call__(self, weights: np.ndarray | None = None) -> Measures:
         """Loss and the rest at a weight vector (the model's own by default)."""
-        sums = self._plain(self.weights if weights is None else weights, len(self.x)).numpy()
+        with checks.inputs_that_fit():
+            sums = self._plain(self.weights if weights is None else weights, len(self.x)).numpy()
         return self.measures(sums[0], len(self.x))
 
     @cached_property

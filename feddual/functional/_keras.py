@@ -57,6 +57,11 @@ def weights_of_losses(model: Any) -> Any:
     return getattr(model._compile_loss, "_user_loss_weights", None)
 
 
+def mask_of(tensor: Any) -> Any:
+    """The places of a tensor that count, if a layer left some out."""
+    return getattr(tensor, "_keras_mask", None)
+
+
 def as_loss(function: Any) -> Any:
     """A function of (targets, outputs) as the loss that `compile` makes of it."""
     from keras.src.losses.losses import LossFunctionWrapper
