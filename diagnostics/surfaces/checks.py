@@ -76,8 +76,8 @@ def check_mask(loss: Loss, outputs: Any, name: str) -> None:
     own = callable(loss) and not isinstance(loss, keras.losses.Loss)
     if mask_of(outputs) is not None and not own:
         raise UserError(
-            f"model: the outputs of {name!r} carry a mask (of an Embedding with mask_zero?), by which Keras leaves places "
-            "out of the loss; give loss= a function of (targets, outputs) that does so"
+            f"model: the outputs of {name!r} carry a mask (of an Embedding with mask_zero?), by which Keras leaves "
+            "places out of the loss; give loss= a function of (targets, outputs) that does so"
         )
 
 
@@ -99,12 +99,13 @@ def check_outputs(meant: Meant, outputs: np.ndarray, name: str, why: str) -> Non
     adds_up = inside and np.allclose(outputs.sum(-1), 1, atol=1e-3)
     between = inside and outputs.size >= ENOUGH and outputs.max() > 0
     if meant.takes == "logits?" and (adds_up or between):
-        said = "add up to 1" if adds_up else "all lie between 0 and 1"
+        said, end = ("add up to 1", "softmax") if adds_up else ("all lie between 0 and 1", "last activation")
+        probabilities = "keras.losses.SparseCategoricalCrossentropy() to take the outputs as they are"
         raise UserError(
-            f"model: {name!r} returns probabilities (its outputs {said}) and cannot be cut before its "
-            f"{'softmax' if adds_up else 'last activation'}{f': {why}' if why else ''}. Return logits, or pass "
-            "loss=keras.losses.SparseCategoricalCrossentropy() to take the outputs as they are (from_logits=True "
-            "if they are logits after all)"
+            f"model: {name!r} returns probabilities (its outputs {said}) and cannot be cut before its {end}"
+            f"{f': {why}' if why else ''}. Return logits, or pass loss="
+            f"{probabilities if adds_up else 'binary_crossentropy, or a function of (targets, outputs)'}; if they are "
+            "logits after all, keras.losses.SparseCategoricalCrossentropy(from_logits=True)"
         )
 
 

@@ -1,4 +1,4 @@
-"""Whatever the model: every point of its surface is what `set_weights` and `evaluate` of the model itself give there."""
+"""Whatever the model: every point of its surface is what `set_weights` and `evaluate` give there."""
 
 import numpy as np
 import pytest
@@ -83,7 +83,7 @@ def layer_normalisation(x):
 @kind(IMAGES, LABELS, logits)
 def group_normalisation(x):
     h = layers().GroupNormalization(2)(layers().Conv2D(4, 3)(x))
-    return layers().Dense(4)(layers().GlobalAveragePooling2D(2)(h))
+    return layers().Dense(4)(layers().GlobalAveragePooling2D()(h))
 
 
 @kind(IMAGES, LABELS, logits)
@@ -319,5 +319,5 @@ def test_there_are_enough_kinds():
 def test_several_heads_are_refused():
     inputs = keras.Input((6,))
     model = keras.Model(inputs, [keras.layers.Dense(4)(inputs), keras.layers.Dense(1)(inputs)])
-    with pytest.raises(UserError, match="2 outputs.*Wrap it"):
+    with pytest.raises(UserError, match=r"2 outputs.*Wrap it"):
         loss_surface(model, ROWS, LABELS, grid=3, progress=False)
