@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +56,8 @@ def of_arrays(
         raise UserError("x, y: a Keras model needs data to be evaluated on, as arrays: loss_surface(model, x, y)")
     x, y = checked_arrays(x, y)
     labels = _labels(y)
-    alone = labels is None or 2 * len(np.unique(labels)) > len(y)  # hardly two alike: nothing to stratify by
-    rows = stratified_rows(np.zeros(len(y), int) if labels is None or alone else labels, images, seed)
+    alike = labels is not None and 2 * len(np.unique(labels)) <= len(y)  # else there is nothing to stratify by
+    rows = stratified_rows(np.asarray(labels) if alike else np.zeros(len(y), int), images, seed)
     weights, facts = _weights(labels, len(y), sample_weight, class_weight)
     for name, values in (("x", x[rows]), ("y", y[rows])):
         odd = 0 if values.dtype.kind not in "fc" else int((~np.isfinite(values)).reshape(len(rows), -1).any(1).sum())
@@ -153,27 +152,27 @@ def of_run(
         raise UserError(f"{run.path}: no checkpoint yet")
     found = setting.of(run.config, checkpoint)
     images_of, labels = found.images(split)
-    pool = np.arange(len(labels)) if split == "test" else _held(labels, run.config, [one.config for one in among])
+    pool, about = np.arange(len(labels)), {}
+    if split == "train":
+        pool = pooled(partition.split(labels, run.config.partition))
+        about = pool_facts(pool, len(labels))
+        pool = _shared(pool, labels, run.config, [one.config for one in among])
     rows = pool[stratified_rows(labels[pool], images, seed)]
     network = found.network
     features = network.prefix is not None
     originals = datasets.preprocess(images_of[rows[:FEW]], network.preprocess) if features else None
     facts = facts_of(run.config, checkpoint.round_index, found.dataset.name, split, seed, rows)
-    facts |= {} if split == "test" else pool_facts(pool, len(labels))
-    weights, more = _weights(labels, len(labels), None, class_weight)
+    weights, more = _weights(labels[rows], len(rows), None, class_weight)
     x, y = found.inputs(split, rows), labels[rows].astype(np.int32)
-    weights = None if weights is None else weights[rows]
-    return Subject(network.model, x, y, features, facts | more, originals=originals, sample_weight=weights)
+    return Subject(network.model, x, y, features, facts | about | more, originals=originals, sample_weight=weights)
 
 
-def _held(labels: np.ndarray, config: Any, others: Sequence[Any]) -> np.ndarray:
-    """Rows that clients hold, in all of these experiments that have the same data."""
-    same = [
-        one for one in others if (one.dataset, one.evaluation.held_out) == (config.dataset, config.evaluation.held_out)
-    ]
-    partitions = {repr(one.partition): one.partition for one in (config, *same)}
-    held = [pooled(partition.split(labels, one)) for one in partitions.values()]
-    pool = reduce(np.intersect1d, held)
+def _shared(pool: np.ndarray, labels: np.ndarray, config: Any, others: Sequence[Any]) -> np.ndarray:
+    """Of a pool, what clients of all these experiments hold that have the same data."""
+    key = (config.dataset, config.evaluation.held_out)
+    same = [one for one in others if (one.dataset, one.evaluation.held_out) == key]
+    for division in {repr(one.partition): one.partition for one in same}.values():
+        pool = np.intersect1d(pool, pooled(partition.split(labels, division)))
     if not len(pool):
         raise UserError("split: no training example is held by clients of all these runs; compare them on split='test'")
     return pool
