@@ -11,7 +11,7 @@ from diagnostics.surfaces.losses import MEANS, Function, Loss, Meant
 from feddual._lazy import keras, tf
 from feddual.errors import UserError
 from feddual.functional._keras import mask_of
-from feddual.functional.cut import TOLERANCE, mismatch
+from feddual.functional.cut import TOLERANCE, ends_linearly, mismatch
 from feddual.functional.graphs import compiled
 
 CLASSES_AT_MOST = 1000  # beyond, no loss per class is kept
@@ -81,28 +81,30 @@ def check_mask(loss: Loss, outputs: Any, name: str) -> None:
         )
 
 
-def check_outputs(meant: Meant, outputs: np.ndarray, name: str, why: str) -> None:
+def check_outputs(meant: Meant, outputs: np.ndarray, model: Any, why: str) -> None:
     """Refuse probabilities that would be taken for logits, and numbers that would be taken for probabilities.
 
     Args:
         meant: The loss.
         outputs: Of a batch, at the model itself.
-        name: The model's.
+        model: The model: what a layer without an activation gives is no probability, wherever it lies.
         why: Why it could not be copied, if so.
     """
     inside = bool((outputs >= 0).all() and (outputs <= 1).all())
     if meant.takes == "probabilities" and not inside:
         raise UserError(
-            f"loss: it takes probabilities, but {name!r} returns values from {outputs.min():.3g} to "
+            f"loss: it takes probabilities, but {model.name!r} returns values from {outputs.min():.3g} to "
             f"{outputs.max():.3g}; for logits pass the loss with from_logits=True"
         )
+    if meant.takes != "logits?" or ends_linearly(model):
+        return
     adds_up = inside and np.allclose(outputs.sum(-1), 1, atol=1e-3)
     between = inside and outputs.size >= ENOUGH and outputs.max() > 0
-    if meant.takes == "logits?" and (adds_up or between):
+    if adds_up or between:
         said, end = ("add up to 1", "softmax") if adds_up else ("all lie between 0 and 1", "last activation")
         probabilities = "keras.losses.SparseCategoricalCrossentropy() to take the outputs as they are"
         raise UserError(
-            f"model: {name!r} returns probabilities (its outputs {said}) and cannot be cut before its {end}"
+            f"model: {model.name!r} returns probabilities (its outputs {said}) and cannot be cut before its {end}"
             f"{f': {why}' if why else ''}. Return logits, or pass loss="
             f"{probabilities if adds_up else 'binary_crossentropy, or a function of (targets, outputs)'}; if they are "
             "logits after all, keras.losses.SparseCategoricalCrossentropy(from_logits=True)"

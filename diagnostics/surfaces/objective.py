@@ -135,7 +135,7 @@ class Objective:
         checks.check_mask(loss, outputs, model.name)
         outputs = self._float(outputs)
         if not self.network.is_ended and np.isfinite(outputs).all():
-            checks.check_outputs(meant, outputs.numpy(), self.network.whole.name, self.network.why)
+            checks.check_outputs(meant, outputs.numpy(), model, self.network.why)
         if self.kind == "custom":
             checks.check_samples(self._losses, self.y[:FEW], outputs[:FEW])
         some = slice(min(checks.SAMPLES, self.batch_size))

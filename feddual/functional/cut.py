@@ -124,9 +124,7 @@ def without_end(model: Any, activation: str) -> Any:
     A layer with weights that is called elsewhere too is left as it is: its twin would have weights of its own.
     """
     inputs = model.inputs if len(model.inputs) > 1 else model.inputs[0]  # a list of one would have to be called by one
-    last, taken = _keras.origin(model.outputs[0])
-    while type(last).__name__ == "Identity" or (isinstance(last, keras.layers.Activation) and _ends(last, "linear")):
-        last, taken = _keras.origin(taken[0])
+    last, taken = _last(model)
     if getattr(last, "activity_regularizer", None) is not None:  # it sees what the activation gives
         return model
     alone = isinstance(last, keras.layers.Activation) and _ends(last, activation)
@@ -144,6 +142,22 @@ def without_end(model: Any, activation: str) -> Any:
         inner = without_end(last, activation)
         return model if inner is last else keras.Model(inputs, inner(taken[0]), name=model.name)
     return model
+
+
+def ends_linearly(model: Any) -> bool:
+    """Whether the outputs are those of a layer with weights and no activation: logits or numbers, no probabilities."""
+    if not is_functional(model):
+        return False
+    last, _ = _last(model)
+    return ends_linearly(last) if isinstance(last, keras.Model) else hasattr(last, "kernel") and _ends(last, "linear")
+
+
+def _last(model: Any) -> tuple[Any, list[Any]]:
+    """The last operation that does something, and what it takes."""
+    last, taken = _keras.origin(model.outputs[0])
+    while type(last).__name__ == "Identity" or (isinstance(last, keras.layers.Activation) and _ends(last, "linear")):
+        last, taken = _keras.origin(taken[0])
+    return last, taken
 
 
 def _ends(layer: Any, activation: str) -> bool:

@@ -124,6 +124,9 @@ def test_logits_are_not_taken_for_probabilities():  # before: 7.498, where evalu
 def test_small_logits_are_logits():
     model = model_of(lambda x: keras.layers.Dense(4, kernel_initializer="zeros")(dense(5)(x)))
     assert centre(model) == pytest.approx(np.log(4), rel=1e-6)
+    model.layers[-1].bias.assign([0.1, 0.2, 0.3, 0.4])  # between 0 and 1, and adding up to 1 as well
+    entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    assert centre(model) == pytest.approx(float(entropy(Y, model(X))), rel=1e-5)
 
 
 # --- the loss of the model
