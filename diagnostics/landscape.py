@@ -3,7 +3,7 @@
 import inspect
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from diagnostics import subject
 from diagnostics.subject import Subject
 from diagnostics.surfaces.directions import Direction, Norm, Space, usable
 from diagnostics.surfaces.grid import Extent, Grid
-from diagnostics.surfaces.losses import Loss
+from diagnostics.surfaces.losses import Loss, compiled_loss
 from diagnostics.surfaces.measure import Measurement, Running
 from diagnostics.surfaces.objective import BatchNorm, Measures, Objective
 from diagnostics.surfaces.results import Lines, Surface
@@ -22,17 +22,23 @@ from feddual.errors import UserError
 class Landscape:
     """The loss of a model on fixed data, as a function of its weights.
 
-    The model is read, never changed. Samples are a fixed, stratified subset: the same for every model of a comparison.
+    The model is read, never changed. Samples are a fixed subset, the same for every model of a comparison: stratified
+    by class, drawn at random where y has none.
 
     Args:
         source: A Keras model (then with `x` and `y`), a run, or a run's folder.
         x: Inputs, shape (n, ...).
         y: Targets: integers, one-hot rows, or what `loss` takes.
         images: How many samples; None for all.
-        split: Of a run's data: train (pooled over clients) or test.
+        split: Of a run's data: test, or train (what clients hold, pooled; an example that several hold counts once).
         round: Of a run: a kept checkpoint, the last by default.
         seed: Of the choice of samples and of random directions.
-        loss: None for cross-entropy from logits, `mse`, or a function from (targets, outputs) to one loss per sample.
+        loss: None for the loss the model was compiled with or, without one and for runs, cross-entropy from logits;
+            `crossentropy`, `mse`, a Keras loss or its name, or a function from (targets, outputs) to one loss per
+            sample.
+        regularisation: Add the layers' own losses (weight decay and the like), as `evaluate` does.
+        sample_weight: One number per row of x, by which its loss is multiplied; the mean is over rows, as in Keras.
+        class_weight: Instead, numbers by class: {0: 1.0, 1: 5.0}; 1 for those left out.
         bn: Moving statistics: frozen, recalibrate or interpolate; see `Objective`.
         logit_norm: Take confidence out: normalise each sample's logits first.
         frozen: Let directions move frozen layers too.
@@ -64,6 +70,9 @@ class Landscape:
         round: int | None = None,
         seed: int = 0,
         loss: Loss = None,
+        regularisation: bool = False,
+        sample_weight: Any = None,
+        class_weight: Mapping[int, float] | None = None,
         bn: BatchNorm = "frozen",
         logit_norm: bool = False,
         frozen: bool = False,
@@ -72,14 +81,17 @@ class Landscape:
     ):
         if engine not in ("auto", "plain"):
             raise UserError(f"engine: {engine!r} is unknown; allowed: auto, plain")
-        self.subject: Subject = subject.resolve(source, x, y, round, split, images, seed)
+        self.subject: Subject = subject.resolve(source, x, y, round, split, images, seed, sample_weight, class_weight)
         self.seed, self.engine = seed, engine
         chosen = self.subject
+        if loss is None and chosen.is_given:
+            loss = chosen.cache.setdefault("compiled", compiled_loss(chosen.model, chosen.y))
         self.settings: dict[str, Any] = {
-            "loss": loss, "bn": bn, "logit_norm": logit_norm, "frozen": frozen, "batch_size": batch_size,
+            "loss": loss, "regularisation": regularisation, "sample_weight": chosen.sample_weight, "bn": bn,
+            "logit_norm": logit_norm, "frozen": frozen, "batch_size": batch_size,
             "features": chosen.features, "cut": chosen.features or engine != "plain",
         }  # fmt: skip
-        key = json.dumps({**self.settings, "loss": id(loss)})
+        key = json.dumps({**self.settings, "loss": id(loss), "sample_weight": None})
         if key not in chosen.cache:  # the loss itself is kept too, so that its id stays its own
             objective = Objective(chosen.model, chosen.x, chosen.y, **self.settings, originals=chosen.originals)
             chosen.cache[key] = objective, Space(objective.network.whole), loss

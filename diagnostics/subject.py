@@ -1,5 +1,6 @@
 """The samples a model is looked at on: fixed, stratified, the same for all models of a comparison."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 
 from feddual import seeding, setting
 from feddual.api import Run
-from feddual.data import datasets
+from feddual.data import datasets, partition
 from feddual.errors import UserError
 from feddual.functional.layout import fingerprint
 from feddual.records.slim import open_run
@@ -28,6 +29,8 @@ class Subject:
     facts: dict[str, Any] = field(default_factory=dict)  # where they come from, for the manifest
     weights: np.ndarray | None = None  # the centre, if it is not what the model holds now
     originals: np.ndarray | None = None  # of features, the first few inputs themselves, to check them by
+    sample_weight: np.ndarray | None = None
+    is_given: bool = False  # by a user: without a loss, the one that the model was compiled with is meant
     cache: dict[str, Any] = field(default_factory=dict, repr=False)  # what was compiled for them; kept by `replace`
 
 
@@ -45,19 +48,63 @@ def stratified_rows(labels: np.ndarray, images: int | None, seed: int = 0) -> np
     return np.argsort(order, kind="stable")[: len(labels) if images is None else images]
 
 
-def of_arrays(model: Any, x: Any, y: Any, images: int | None, seed: int) -> Subject:
-    """A subset of a user's own data."""
+def of_arrays(
+    model: Any, x: Any, y: Any, images: int | None, seed: int, sample_weight: Any = None, class_weight: Any = None
+) -> Subject:
+    """A subset of a user's own data: stratified by classes, or drawn at random where there are none."""
     if x is None or y is None:
         raise UserError("x, y: a Keras model needs data to be evaluated on, as arrays: loss_surface(model, x, y)")
     x, y = checked_arrays(x, y)
-    if y.ndim == 1 and (np.issubdtype(y.dtype, np.integer) or len(np.unique(y)) <= 1000):
-        labels = y
-    elif y.ndim == 2 and y.shape[1] > 1 and ((y == 0) | (y == 1)).all():
-        labels = y.argmax(1)
-    else:
-        labels = np.zeros(len(y), int)  # nothing to stratify by
-    rows = stratified_rows(labels, images, seed)
-    return Subject(model, x[rows], y[rows], facts={"source": model.name, "split": "given", "seed": seed})
+    labels = _labels(y)
+    alike = labels is not None and 2 * len(np.unique(labels)) <= len(y)  # else there is nothing to stratify by
+    rows = stratified_rows(np.asarray(labels) if alike else np.zeros(len(y), int), images, seed)
+    weights, facts = _weights(labels, len(y), sample_weight, class_weight)
+    for name, values in (("x", x[rows]), ("y", y[rows])):
+        odd = 0 if values.dtype.kind not in "fc" else int((~np.isfinite(values)).reshape(len(rows), -1).any(1).sum())
+        if odd:
+            raise UserError(
+                f"{name}: {odd} of {len(rows)} samples hold NaN or infinite values; leave them out or fill them in"
+            )
+    facts = {"source": model.name, "split": "given", "seed": seed} | facts
+    weights = None if weights is None else weights[rows]
+    return Subject(model, x[rows], y[rows], facts=facts, sample_weight=weights, is_given=True)
+
+
+def _labels(y: np.ndarray) -> np.ndarray | None:
+    """The class of each target; None where they are measurements."""
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim == 2 and ((y == 0) | (y == 1)).all():
+        return np.asarray(y.argmax(1))
+    whole = y.ndim == 1 and (y.dtype.kind in "iub" or bool((y == np.round(y)).all()))
+    return y.astype(np.int64) if whole else None
+
+
+def _weights(
+    labels: np.ndarray | None, count: int, sample_weight: Any, class_weight: Any
+) -> tuple[np.ndarray | None, dict[str, Any]]:
+    """The weight of each sample, and what the manifest says of it."""
+    if sample_weight is not None and class_weight is not None:
+        raise UserError("sample_weight, class_weight: pass one of them")
+    if class_weight is not None:
+        if labels is None:
+            raise UserError("class_weight: y has no classes; pass sample_weight, one number per sample")
+        try:
+            by_class = {int(label): float(weight) for label, weight in dict(class_weight).items()}
+        except (TypeError, ValueError):
+            raise UserError(
+                f"class_weight: expected numbers by class, as {{0: 1.0, 1: 5.0}}, got {class_weight!r}"
+            ) from None
+        sample_weight = [by_class.get(int(label), 1.0) for label in labels]  # of other classes 1, as Keras does
+        return np.asarray(sample_weight), {"class_weight": {str(label): one for label, one in by_class.items()}}
+    if sample_weight is None:
+        return None, {}
+    weights = np.asarray(sample_weight)
+    if weights.shape != (count,) or weights.dtype.kind not in "iufb" or not np.isfinite(weights).all():
+        raise UserError(
+            f"sample_weight: expected {count} finite numbers, one per sample, got {weights.dtype} {weights.shape}"
+        )
+    return weights.astype(np.float64), {"sample_weight": fingerprint(weights)}
 
 
 def checked_arrays(x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -83,9 +130,20 @@ def checked_arrays(x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def of_run(
-    run: Run, round_index: int | None = None, split: str = "train", images: int | None = 2000, seed: int = 0
-) -> Subject:
-    """A run's global model and a subset of its pooled training (or test) data."""
+    run: Run, round_index: int | None = None, split: str = "train", images: int | None = 2000, seed: int = 0,
+    among: Sequence[Run] = (), class_weight: Any = None,
+) -> Subject:  # fmt: skip
+    """A run's global model and a subset of its pooled training (or test) data.
+
+    Args:
+        run: The run.
+        round_index: A kept checkpoint, the last by default.
+        split: train or test.
+        images: How many samples; None for all.
+        seed: Of their choice.
+        among: Runs it is compared with: of the training data only what clients of all of them hold.
+        class_weight: By class, for the loss.
+    """
     if split not in SPLITS:
         raise UserError(f"split: {split!r} is unknown; allowed: {', '.join(SPLITS)}")
     directory = open_run(run.path)
@@ -94,13 +152,40 @@ def of_run(
         raise UserError(f"{run.path}: no checkpoint yet")
     found = setting.of(run.config, checkpoint)
     images_of, labels = found.images(split)
-    rows = stratified_rows(labels, images, seed)
+    pool, about = np.arange(len(labels)), {}
+    if split == "train":
+        pool = pooled(partition.split(labels, run.config.partition))
+        about = pool_facts(pool, len(labels))
+        pool = _shared(pool, labels, run.config, [one.config for one in among])
+    rows = pool[stratified_rows(labels[pool], images, seed)]
     network = found.network
     features = network.prefix is not None
     originals = datasets.preprocess(images_of[rows[:FEW]], network.preprocess) if features else None
     facts = facts_of(run.config, checkpoint.round_index, found.dataset.name, split, seed, rows)
+    weights, more = _weights(labels[rows], len(rows), None, class_weight)
     x, y = found.inputs(split, rows), labels[rows].astype(np.int32)
-    return Subject(network.model, x, y, features, facts, originals=originals)
+    return Subject(network.model, x, y, features, facts | about | more, originals=originals, sample_weight=weights)
+
+
+def _shared(pool: np.ndarray, labels: np.ndarray, config: Any, others: Sequence[Any]) -> np.ndarray:
+    """Of a pool, what clients of all these experiments hold that have the same data."""
+    key = (config.dataset, config.evaluation.held_out)
+    same = [one for one in others if (one.dataset, one.evaluation.held_out) == key]
+    for division in {repr(one.partition): one.partition for one in same}.values():
+        pool = np.intersect1d(pool, pooled(partition.split(labels, division)))
+    if not len(pool):
+        raise UserError("split: no training example is held by clients of all these runs; compare them on split='test'")
+    return pool
+
+
+def pooled(division: partition.Partition) -> np.ndarray:
+    """The training examples that any client holds, in order; one that several hold counts once."""
+    return np.unique(division.indices)
+
+
+def pool_facts(pool: np.ndarray, count: int) -> dict[str, Any]:
+    """How much of the training data clients hold, for the manifest."""
+    return {"pool": len(pool), "held_by_nobody": count - len(pool)}
 
 
 def facts_of(experiment: Any, round_index: int, data: str, split: str, seed: int, rows: np.ndarray) -> dict[str, Any]:
@@ -109,7 +194,10 @@ def facts_of(experiment: Any, round_index: int, data: str, split: str, seed: int
     return about | {"dataset": data, "split": split, "seed": seed, "rows": fingerprint(rows.astype(np.int64))}
 
 
-def resolve(source: Any, x: Any, y: Any, round_index: int | None, split: str, images: int | None, seed: int) -> Subject:
+def resolve(
+    source: Any, x: Any, y: Any, round_index: int | None, split: str, images: int | None, seed: int,
+    sample_weight: Any = None, class_weight: Any = None,
+) -> Subject:  # fmt: skip
     """Model and samples of what a user gave: a run, its folder, or a Keras model with data."""
     if isinstance(source, Subject):
         return source
@@ -118,8 +206,10 @@ def resolve(source: Any, x: Any, y: Any, round_index: int | None, split: str, im
     if isinstance(source, Run):
         if x is not None or y is not None:
             raise UserError("x, y: a run brings its own data; give run.model() to use other data")
-        return of_run(source, round_index, split, images, seed)
+        if sample_weight is not None:
+            raise UserError("sample_weight: a run brings its own data; pass class_weight, or run.model() with x and y")
+        return of_run(source, round_index, split, images, seed, class_weight=class_weight)
     from feddual.functional.evaluated import check
 
     check(source)
-    return of_arrays(source, x, y, images, seed)
+    return of_arrays(source, x, y, images, seed, sample_weight, class_weight)

@@ -28,6 +28,8 @@ HEAVY = (
     "tests/diagnostics/flatness",
     "tests/diagnostics/gradients",
     "tests/diagnostics/surfaces/test_fast.py",
+    "tests/diagnostics/surfaces/test_kinds_of_model.py",
+    "tests/diagnostics/surfaces/test_losses.py",
     "tests/diagnostics/surfaces/test_measure.py",
     "tests/figures/report",
     "tests/figures/test_figures.py",

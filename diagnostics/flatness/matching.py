@@ -39,7 +39,7 @@ def cases(
     if not matches or set(matches) - {"round", "loss"}:
         raise UserError(f"matches: expected round, loss or both, got {list(matches)}")
     runs = {key: item if isinstance(item, Run) else Run(item) for key, item in every.items()}
-    base = _shared({key: samples.of_run(run, **rows) for key, run in runs.items()})
+    base = _shared({key: samples.of_run(run, among=[*runs.values()], **rows) for key, run in runs.items()})
     found = []
     for match in matches:
         rounds = _same_round(runs) if match == "round" else _same_loss(runs, base, evaluation)

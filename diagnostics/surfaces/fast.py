@@ -65,7 +65,9 @@ class Fast:
         self._objective, self._axes = objective, axes
         layout = objective.layout
         model = objective.network.rest
-        if objective.bn == "recalibrate" or not objective.network.is_copy or not is_functional(model):
+        if objective.bn == "recalibrate" or objective.regularisation:
+            raise ValueError("the whole network is needed")
+        if not objective.network.is_copy or not is_functional(model):
             raise ValueError("the network cannot be cut")
         entries = last_entries(model, layout)
         before, body = cut.at_first(model, _moved(entries, layout, moved))
@@ -219,7 +221,7 @@ class Fast:
                     labels = tf.tile(labels, [self.group, *([1] * (len(labels.shape) - 1))])
                 found = objective.sample_losses(answers, labels)
                 losses, right = (tf.reshape(value, [self.group, end - begin]) for value in found)
-                return objective.reduce(losses, right, begin)
+                return objective.reduce(objective.weighted(losses, begin), right, begin)
 
             return objective.over_batches(count, self._size, self.group, batch)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from diagnostics.progress import PointProgress
+from diagnostics.surfaces.checks import inputs_that_fit
 from diagnostics.surfaces.directions import Direction, cosine
 from diagnostics.surfaces.grid import Grid
 from diagnostics.surfaces.losses import Loss
@@ -76,8 +77,9 @@ class Measurement:
         model, x, y = landscape.subject.model, landscape.subject.x, landscape.subject.y
         problem = Problem(model, x, y, landscape.settings, landscape.engine, weights, vectors)
         corner = np.array([np.abs(v).max() for v in (self._grid.alphas, self._grid.betas) if v is not None])
-        sweep = Sweep(problem, self._objective, corner, running.workers, running.executor)
-        facts = self._facts(sweep)
+        with inputs_that_fit():
+            sweep = Sweep(problem, self._objective, corner, running.workers, running.executor)
+            facts = self._facts(sweep)
         manifest: dict[str, Any] = {"identity": identity, "facts": facts}
         plan = Plan.of_manifest(manifest)
         if folder is None:
@@ -122,6 +124,7 @@ class Measurement:
         return {
             **self._landscape.subject.facts,
             "images": count, "loss": float(centre.loss),
+            "regularisation": objective.said_of_regularisation,
             "accuracy": None if np.isnan(centre.accuracy) else float(centre.accuracy),
             "gradient_norm": objective.gradient_norm(self._landscape.weights),
             "parameters": self._landscape.space.layout.num_trainable,

@@ -1,7 +1,7 @@
 """The loss at given weights on given data: a pure function that never touches the model or its optimizer.
 
-Cross-entropy is always taken from logits: Keras clips probabilities at 1e-7, which flattens every loss beyond 16.1 and
-draws a plateau that is not there. Sums over samples are kept in float64.
+Cross-entropy is taken from logits wherever a network's last activation can be taken off: Keras clips probabilities at
+1e-7, which flattens every loss beyond 16.1 and draws a plateau that is not there. Sums over samples are in float64.
 """
 
 import warnings
@@ -14,7 +14,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from diagnostics.subject import FEW, checked_arrays
-from diagnostics.surfaces.losses import Loss, loss_hash, loss_name, resolve_loss
+from diagnostics.surfaces import checks
+from diagnostics.surfaces.losses import Loss, Meant, loss_hash, loss_name, resolve_loss
 from feddual._lazy import keras, tf
 from feddual.errors import UserError
 from feddual.functional._keras import is_functional, is_random_state
@@ -22,9 +23,9 @@ from feddual.functional.cut import TOLERANCE
 from feddual.functional.evaluated import Evaluated
 from feddual.functional.graphs import compiled, in_batches
 from feddual.functional.layout import fingerprint, moving_statistics, owners, read
+from feddual.functional.network import taken
 
 BatchNorm = Literal["frozen", "recalibrate", "interpolate"]
-CLASSES_AT_MOST = 1000  # beyond, no loss per class is kept
 COLUMNS = 3  # of a point's sums: loss, squared loss, right answers; then the loss of each class
 
 
@@ -48,6 +49,8 @@ class Objective:
         y: Any,
         *,
         loss: Loss = None,
+        regularisation: bool = False,
+        sample_weight: Any = None,
         bn: BatchNorm = "frozen",
         batch_size: int = 500,
         logit_norm: bool = False,
@@ -62,8 +65,10 @@ class Objective:
             model: A built Keras model with one input and one output.
             x: Inputs, shape (n, ...).
             y: Targets: integers (n,), one-hot (n, classes), or what `loss` takes.
-            loss: None for cross-entropy from logits, `mse`, or a function of (targets, outputs) that returns one loss
-                per sample; a Keras loss object is asked for its losses before their mean.
+            loss: None for cross-entropy from logits, `mse`, a Keras loss or its name, or a function of (targets,
+                outputs) that returns one loss per sample; a Keras loss is asked for its losses before their mean.
+            regularisation: Add the layers' own losses, as `evaluate` does.
+            sample_weight: Of each sample, by which its loss is multiplied; the mean is over samples, as in Keras.
             bn: Moving statistics of batch normalisation: `frozen` at the model's, `recalibrate` (estimated anew on
                 the data at each point) or `interpolate` (moved along directions between models).
             batch_size: Samples at a time; part of the result's last bits.
@@ -78,47 +83,72 @@ class Objective:
             raise UserError(f"bn: {bn!r} is unknown; allowed: {', '.join(get_args(BatchNorm))}")
         if batch_size < 1:
             raise UserError(f"batch_size: must be at least 1, got {batch_size}")
-        self.kind, self._losses = resolve_loss(loss)
-        self.loss_name = loss_name(loss) + (" of normalised logits" if logit_norm else "")
-        self.loss_hash = loss_hash(loss)
-        self._crosses, self._logit_norm = self.kind == "crossentropy", logit_norm
-        if logit_norm and not self._crosses:
-            raise UserError("logit_norm: only cross-entropy has logits to normalise")
-        self.bn, self.batch_size = bn, batch_size
         x, y = checked_arrays(x, y)
+        meant = resolve_loss(loss, y)
+        self.kind, self._crosses, self._logit_norm = meant.kind, meant.kind == "crossentropy", logit_norm
+        if logit_norm and not self._crosses:
+            raise UserError("logit_norm: only cross-entropy has logits to normalise; pass logit_norm=False")
+        self.bn, self.batch_size, self.regularisation = bn, batch_size, regularisation
         few = originals if features else x[:FEW]
         drops = any(map(is_random_state, getattr(model, "variables", [])))
-        self.network = Evaluated(model, few, self._crosses, frozen, dropout=not (bn == "recalibrate" and drops))
+        self.network = Evaluated(model, few, meant.end, frozen, dropout=not (bn == "recalibrate" and drops))
+        self._losses = meant.of_logits if self.network.is_ended and meant.of_logits else meant.of_outputs
+        self.loss_name, self.loss_hash = self._named(loss, meant, sample_weight is not None), loss_hash(loss)
         self.layout = self.network.layout
         self.weights = read(self.network.whole)
-        if cut:
+        if cut and (features or not regularisation):  # the whole network knows its layers' losses
             self.network.cut()
         self.prefix_check: float | None = None  # how far a few samples through prefix and rest are from the whole
+        given = x
         if features:
             self._check_features(x, originals)
         elif self.network.prefix is not None:
             x = self._featured(self.network.prefix, x)
         rest = self.network.rest
-        self.x = tf.constant(_fitting(x, rest.inputs[0]) if is_functional(rest) else x)
+        self.x = tf.constant(checks.fitting(x, rest.inputs[0]) if is_functional(rest) else x)
         self._forward = self.network.bind()
         shape = self._output_shape()
         sizes = [size or 0 for size in shape[1:]]  # 0: known only when it runs
         if self.kind == "mse" and all(sizes) and prod(y.shape[1:]) != prod(sizes):
             raise UserError(f"y: mse over outputs of shape {shape} needs as many targets, got {y.shape}")
-        self.labels, self.num_classes = self._classes(y, shape)
+        self.labels, self.num_classes = checks.classes(y, shape, self._crosses)
         self.y = tf.constant(self.labels if self._crosses else y)
-        self.data_hash = fingerprint(self.x.numpy(), self.y.numpy())
+        self.data_hash = fingerprint(
+            self.x.numpy(), self.y.numpy(), *([] if sample_weight is None else [sample_weight])
+        )
+        self._sample_weight: Any = None if sample_weight is None else tf.constant(sample_weight, tf.float64)
         self._segments: Any = tf.constant(self.labels) if self.num_classes else None
-        if not self.network.is_copy and self._crosses:
-            self._refuse_probabilities()
+        self._check(model, meant, None if features else given, y, loss)
         self.engines: dict[Any, Any] = {}  # what was compiled for it, by `diagnostics.surfaces.fast`
         self._statistics = _statistics(self.network.rest, self.layout) if bn == "recalibrate" else []
+
+    def _named(self, loss: Loss, meant: Meant, is_weighted: bool) -> str:
+        """The loss, and what else is in its numbers, for people and for the identity of a measurement."""
+        clipped = meant.takes == "probabilities" and not self.network.is_ended
+        parts = [loss_name(loss), " of clipped probabilities" * clipped, " of normalised logits" * self._logit_norm]
+        return "".join([*parts, ", samples weighted" * is_weighted, ", with regularisation" * self.regularisation])
+
+    def _check(self, model: Any, meant: Meant, x: Any, y: Any, loss: Loss) -> None:
+        """Compare the outputs with what the loss takes them for, and its numbers with Keras' own."""
+        with checks.inputs_that_fit():
+            outputs = self.outputs(tf.constant(self.weights), self.x[: self.batch_size])
+        checks.check_mask(loss, outputs, model.name)
+        outputs = self._float(outputs)
+        if not self.network.is_ended and np.isfinite(outputs).all():
+            checks.check_outputs(meant, outputs.numpy(), model, self.network.why)
+        if self.kind == "custom":
+            checks.check_samples(self._losses, self.y[:FEW], outputs[:FEW])
+        some = slice(min(checks.SAMPLES, self.batch_size))
+        if x is not None and not self._logit_norm:
+            losses = self.weighted(self.sample_losses(outputs[some], self.y[some])[0], 0)
+            weights = None if self._sample_weight is None else self._sample_weight[some]
+            checks.check_keras(loss, model, x[some], y[some], weights, float(tf.reduce_mean(losses)))
 
     # --- the frozen prefix
 
     def _featured(self, prefix: Any, x: np.ndarray) -> np.ndarray:
         """The prefix's output; `x` itself, with nothing cut off, if the rest makes something else of it."""
-        x = _fitting(x, prefix.inputs[0])
+        x = checks.fitting(x, prefix.inputs[0])
         graph = compiled(lambda batch: prefix(batch, training=False), ([None, *x.shape[1:]], x.dtype))
         found = in_batches(graph, self.batch_size, x).numpy()
         self.prefix_check = self.network.mismatch(x[:FEW], found[:FEW])
@@ -149,46 +179,18 @@ class Objective:
     def _output_shape(self) -> tuple[int | None, ...]:
         signature = [tf.TensorSpec([self.layout.size]), tf.TensorSpec([None, *self.x.shape[1:]], self.x.dtype)]
         try:
-            traced = tf.function(lambda w, x: self._forward(w, x)[0], autograph=False, input_signature=signature)
-            outputs = traced.get_concrete_function().structured_outputs
+            traced = tf.function(self._whole, autograph=False, input_signature=signature)
+            outputs, penalty = traced.get_concrete_function().structured_outputs
         except (ValueError, TypeError) as error:
             raise UserError(
                 f"x: inputs of shape {self.x.shape} do not fit the model: {str(error).splitlines()[0]}"
             ) from error
+        self.said_of_regularisation = "none"  # of the layers' own losses
+        if penalty is not None:
+            self.said_of_regularisation = "included" if self.regularisation else "left out"
         if not tf.is_tensor(outputs):
             raise UserError("model: surfaces need one output; wrap it: keras.Model(one_input, one_output)")
         return tuple(outputs.shape)
-
-    def _classes(self, y: np.ndarray, outputs: tuple[int | None, ...]) -> tuple[np.ndarray, int]:
-        """Integer labels and how many classes there are (0: no accuracy, no loss per class)."""
-        classes = int(outputs[-1] or 0)
-        one_hot = y.ndim > 1 and y.shape[-1] == classes > 1 and y.ndim == len(outputs)
-        if one_hot and ((y == 0) | (y == 1)).all() and (y.sum(-1) == 1).all():
-            y = y.argmax(-1)
-        elif y.ndim == 2 and y.shape[1] == 1 and len(outputs) == 2:
-            y = y[:, 0]
-        integral = np.issubdtype(y.dtype, np.integer) or (y == np.round(y)).all()
-        fits = integral and y.ndim == len(outputs) - 1 and classes > 1
-        inside = fits and y.min() >= 0 and y.max() < classes
-        if self._crosses and not inside:
-            raise UserError(
-                f"y: cross-entropy over outputs of shape {outputs} needs integer labels from 0 to {classes - 1} or "
-                f"one-hot rows, got {y.dtype} of shape {y.shape}"
-                + (f" from {y.min()} to {y.max()}" if y.size else "")
-                + "; for anything else give loss= a function of (targets, outputs)"
-            )
-        if not inside:
-            return np.zeros(len(y), np.int32), 0
-        per_class = y.ndim == 1 and classes <= CLASSES_AT_MOST
-        return y.astype(np.int32), classes if per_class else 0
-
-    def _refuse_probabilities(self) -> None:
-        outputs = self._forward(tf.constant(self.weights), self.x[: self.batch_size])[0].numpy()
-        if (outputs >= 0).all() and np.allclose(outputs.sum(-1), 1, atol=1e-3):
-            raise UserError(
-                f"model: {self.network.whole.name!r} returns probabilities and cannot be cut before its softmax: "
-                f"{self.network.why}. Return logits"
-            )
 
     # --- traced
 
@@ -196,19 +198,22 @@ class Objective:
         """The network's outputs for a batch at a weight vector."""
         return self._forward(weights, x)[0]
 
+    def _whole(self, weights: Any, x: Any) -> tuple[Any, Any]:
+        """The outputs, and what the layers' own losses add up to; None where no layer has one."""
+        outputs, _, losses = self._forward.call(lambda entry: taken(weights, entry), x, losses=True)
+        return outputs, tf.add_n([tf.cast(one, tf.float64) for one in losses]) if losses else None
+
+    @staticmethod
+    def _float(outputs: Any) -> Any:
+        return tf.cast(outputs, tf.float32) if outputs.dtype in (tf.float16, tf.bfloat16) else outputs
+
     def sample_losses(self, outputs: Any, y: Any) -> tuple[Any, Any]:
         """Loss (float64) and right answers (float64, 0 or 1) of each sample."""
-        outputs = tf.cast(outputs, tf.float32) if outputs.dtype in (tf.float16, tf.bfloat16) else outputs
+        outputs = self._float(outputs)
         if self._crosses and self._logit_norm:
             centred = outputs - tf.reduce_mean(outputs, -1, keepdims=True)
             outputs = centred / (tf.math.reduce_std(outputs, -1, keepdims=True) + 1e-12)
-        losses = self._losses(y, outputs)
-        if losses.shape.rank == 0:
-            raise UserError(
-                "loss: the function returned one number for a batch; it must return one loss per sample, so that "
-                "standard errors and classes can be told"
-            )
-        losses = tf.cast(_per_sample(losses), tf.float64)
+        losses = tf.cast(_per_sample(self._losses(y, outputs)), tf.float64)
         if not self.num_classes and not self._crosses:
             return losses, tf.fill(tf.shape(losses), tf.constant(np.nan, tf.float64))
         labels = y if self._crosses else tf.cast(y, tf.int32)
@@ -217,6 +222,22 @@ class Objective:
         equal = tf.equal(tf.argmax(outputs, -1, tf.int32), tf.reshape(labels, tf.shape(outputs)[:-1]))
         right = _per_sample(tf.cast(equal, tf.float64))
         return losses, tf.where(tf.math.is_finite(losses), right, tf.zeros_like(right))  # NaN has no largest entry
+
+    def batch_losses(self, weights: Any, begin: Any, end: Any) -> tuple[Any, Any]:
+        """Of samples, by the whole network: losses, weighted and with the layers' own, and right answers."""
+        if not self.regularisation:
+            outputs, penalty = self.outputs(weights, self.x[begin:end]), None
+        else:
+            outputs, penalty = self._whole(weights, self.x[begin:end])
+        losses, right = self.sample_losses(outputs, self.y[begin:end])
+        losses = self.weighted(losses, begin)
+        return losses if penalty is None else losses + penalty, right
+
+    def weighted(self, losses: Any, begin: Any) -> Any:
+        """Losses of samples from `begin` on, along the last axis, times their weights."""
+        if self._sample_weight is None:
+            return losses
+        return losses * self._sample_weight[begin : begin + tf.shape(losses)[-1]]
 
     def reduce(self, losses: Any, right: Any, begin: Any) -> Any:
         """Sums over samples from `begin` on; losses and right have shape (points, samples)."""
@@ -244,7 +265,7 @@ class Objective:
             weights = self._recalibrated(weights)
 
         def batch(number: Any, begin: Any, end: Any) -> Any:
-            losses, right = self.sample_losses(self.outputs(weights, self.x[begin:end]), self.y[begin:end])
+            losses, right = self.batch_losses(weights, begin, end)
             return self.reduce(losses[None], right[None], begin)
 
         return self.over_batches(count, self.batch_size, 1, batch)
@@ -275,7 +296,8 @@ class Objective:
 
     def __call__(self, weights: np.ndarray | None = None) -> Measures:
         """Loss and the rest at a weight vector (the model's own by default)."""
-        sums = self._plain(self.weights if weights is None else weights, len(self.x)).numpy()
+        with checks.inputs_that_fit():
+            sums = self._plain(self.weights if weights is None else weights, len(self.x)).numpy()
         return self.measures(sums[0], len(self.x))
 
     @cached_property
@@ -303,8 +325,7 @@ class Objective:
             def step(begin: Any, total: Any) -> Any:
                 with tf.GradientTape() as tape:
                     tape.watch(weights)
-                    rows = slice(begin, begin + self.batch_size)
-                    loss = tf.reduce_sum(self.sample_losses(self.outputs(weights, self.x[rows]), self.y[rows])[0])
+                    loss = tf.reduce_sum(self.batch_losses(weights, begin, begin + self.batch_size)[0])
                 return begin + self.batch_size, total + tf.cast(tape.gradient(loss, weights), tf.float64)
 
             zero = tf.zeros([self.layout.size], tf.float64)
@@ -332,15 +353,6 @@ def measures(sums: np.ndarray, count: int | np.ndarray, class_counts: Callable[[
 def _per_sample(values: Any) -> Any:
     """One number per sample: the mean over further axes, such as the places of a sequence."""
     return tf.reduce_mean(tf.reshape(values, [tf.shape(values)[0], -1]), 1)
-
-
-def _fitting(x: np.ndarray, wanted: Any) -> np.ndarray:
-    """The inputs as the model takes them, if they can be."""
-    if x.ndim != len(wanted.shape) or any(
-        size not in (None, found) for size, found in zip(wanted.shape[1:], x.shape[1:], strict=True)
-    ):
-        raise UserError(f"x: the model takes inputs of shape {tuple(wanted.shape)}, got {x.shape}")
-    return x.astype(wanted.dtype)
 
 
 def _statistics(model: Any, layout: Any) -> list[tuple[Any, int, float]]:

@@ -106,7 +106,6 @@ class Sweep:
         shared = replace(
             problem,
             x=np.zeros(0),
-            y=objective.y.numpy(),
             settings=problem.settings | {"features": features, "cut": features},
             engine="plain" if isinstance(self._engine, engines.Plain) else "unchecked",
             centre=self.at_centre(),

@@ -46,9 +46,27 @@ def is_called_once(layer: Any) -> bool:
     return len(layer._inbound_nodes) == 1 and not isinstance(layer.input, list)
 
 
-def last_operation(model: Any) -> Any:
-    """The layer or operation that a functional model's output comes from."""
-    return model.outputs[0]._keras_history.operation
+def origin(tensor: Any) -> tuple[Any, list[Any]]:
+    """The layer or operation that a tensor comes from, and what it took there; elsewhere it may take something else."""
+    operation, place, _ = tensor._keras_history
+    return operation, list(operation._inbound_nodes[place].input_tensors)
+
+
+def weights_of_losses(model: Any) -> Any:
+    """The `loss_weights` that a model was compiled with."""
+    return getattr(model._compile_loss, "_user_loss_weights", None)
+
+
+def mask_of(tensor: Any) -> Any:
+    """The places of a tensor that count, if a layer left some out."""
+    return getattr(tensor, "_keras_mask", None)
+
+
+def as_loss(function: Any) -> Any:
+    """A function of (targets, outputs) as the loss that `compile` makes of it."""
+    from keras.src.losses.losses import LossFunctionWrapper
+
+    return LossFunctionWrapper(function, name=getattr(function, "__name__", None))
 
 
 def outputs_within(model: Any) -> dict[int, Any]:

@@ -4,6 +4,7 @@ A cut makes a new Keras model of some of a model's layers. It adds nodes to thos
 cut itself: that happens to a copy, and a copy is compared with its model before it is used (`checked_copy`).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -117,26 +118,50 @@ def to_layers(model: Any, layers: list[Any]) -> Any:
     return keras.Model(model.inputs, [outputs[id(layer)] for layer in layers])
 
 
-def without_softmax(model: Any) -> Any:
-    """The model up to its logits, if it ends in a softmax; else the model itself."""
-    last = _keras.last_operation(model)
+def without_end(model: Any, activation: str) -> Any:
+    """The model up to what its last activation, `softmax` or `sigmoid`, takes; the model itself if it ends otherwise.
+
+    A layer with weights that is called elsewhere too is left as it is: its twin would have weights of its own.
+    """
     inputs = model.inputs if len(model.inputs) > 1 else model.inputs[0]  # a list of one would have to be called by one
-    if type(last).__name__ == "Softmax" or (isinstance(last, keras.layers.Activation) and _is_softmax(last)):
-        return keras.Model(inputs, last.input, name=model.name)
-    if _is_softmax(last):
+    last, taken = _last(model)
+    if getattr(last, "activity_regularizer", None) is not None:  # it sees what the activation gives
+        return model
+    alone = isinstance(last, keras.layers.Activation) and _ends(last, activation)
+    if alone or type(last).__name__.lower() == activation:
+        return keras.Model(inputs, taken[0], name=model.name)
+    if not isinstance(last, keras.layers.Layer) or not _keras.is_called_once(last):
+        return model
+    if _ends(last, activation):
         config: dict[str, Any] = last.get_config()
         linear = type(last).from_config(config | {"activation": "linear"})
-        logits = linear(last.input)
+        values = linear(taken[0])
         linear.set_weights(last.get_weights())
-        return keras.Model(inputs, logits, name=model.name)
+        return keras.Model(inputs, values, name=model.name)
     if isinstance(last, keras.Model) and is_functional(last):
-        inner = without_softmax(last)
-        return model if inner is last else keras.Model(inputs, inner(last.input), name=model.name)
+        inner = without_end(last, activation)
+        return model if inner is last else keras.Model(inputs, inner(taken[0]), name=model.name)
     return model
 
 
-def _is_softmax(layer: Any) -> bool:
-    return getattr(getattr(layer, "activation", None), "__name__", "") == "softmax"
+def ends_linearly(model: Any) -> bool:
+    """Whether the outputs are those of a layer with weights and no activation: logits or numbers, no probabilities."""
+    if not is_functional(model):
+        return False
+    last, _ = _last(model)
+    return ends_linearly(last) if isinstance(last, keras.Model) else hasattr(last, "kernel") and _ends(last, "linear")
+
+
+def _last(model: Any) -> tuple[Any, list[Any]]:
+    """The last operation that does something, and what it takes."""
+    last, taken = _keras.origin(model.outputs[0])
+    while type(last).__name__ == "Identity" or (isinstance(last, keras.layers.Activation) and _ends(last, "linear")):
+        last, taken = _keras.origin(taken[0])
+    return last, taken
+
+
+def _ends(layer: Any, activation: str) -> bool:
+    return getattr(getattr(layer, "activation", None), "__name__", "") == activation
 
 
 # --- copies ---------------------------------------------------------------------------------------------------------
@@ -185,14 +210,7 @@ def checked_copy(model: Any, few: Any, dropout: bool = True) -> tuple[Any | None
     copy = copy_of(model, dropout)
     if copy is None:
         return None, "Keras cannot rebuild it from its config"
-    try:
-        wanted = None if few is None else model(few, training=False)
-    except Exception:  # inputs that do not fit; whoever evaluates the model says so better
-        wanted = None
-    try:
-        apart = 0.0 if wanted is None else mismatch(wanted, copy(few, training=False))
-    except Exception:  # whatever a user's layer raises that was not rebuilt as it was
-        apart = float("inf")
+    apart = distance(model, copy, few)
     if apart <= TOLERANCE:
         return copy, ""
     return None, (
@@ -200,6 +218,18 @@ def checked_copy(model: Any, few: Any, dropout: bool = True) -> tuple[Any | None
         f"differ by {apart:.1e}, relative): does a layer's get_config leave out an argument, is an attribute set after "
         "construction, or is a Normalization adapted?"
     )
+
+
+def distance(model: Any, other: Callable[..., Any], few: Any) -> float:
+    """How far another function is from a model on a few inputs; 0 where there are none, or they do not fit."""
+    try:
+        wanted = None if few is None else model(few, training=False)
+    except Exception:  # whoever evaluates the model says so better
+        wanted = None
+    try:
+        return 0.0 if wanted is None else mismatch(wanted, other(few, training=False))
+    except Exception:  # whatever a user's layer raises that was not rebuilt as it was
+        return float("inf")
 
 
 def mismatch(wanted: Any, found: Any) -> float:

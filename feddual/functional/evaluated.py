@@ -17,13 +17,13 @@ class Evaluated:
     model that has no such copy is used as it is, uncut, through `stateless_call`.
     """
 
-    def __init__(self, model: Any, few: Any, logits: bool = True, frozen: bool = False, dropout: bool = True):
+    def __init__(self, model: Any, few: Any, end: str = "softmax", frozen: bool = False, dropout: bool = True):
         """Copy a model.
 
         Args:
             model: A built Keras model with one input and one output.
             few: Some inputs, by which the copy is compared with the model.
-            logits: Take a softmax at the end off.
+            end: An activation to take off if the model ends in it: softmax, sigmoid, or "" for none.
             frozen: Treat frozen layers as trainable, so that directions may move them.
             dropout: Off, dropout and noise layers are taken out, so that training mode is only batch statistics.
 
@@ -33,14 +33,11 @@ class Evaluated:
         check(model)
         copy, self.why = cut.checked_copy(model, few, dropout)
         self.is_copy = copy is not None
-        self.whole: Any = copy if self.is_copy else model
+        self.whole: Any = model if copy is None else copy
         if not self.is_copy and (frozen or not dropout):
             need = "which frozen=True and bn='recalibrate' with dropout need"
             raise UserError(f"model: {model.name!r} cannot be copied, {need}: {self.why}")
-        if self.is_copy and logits:
-            with seeded_initialisers(0):
-                ended = cut.without_softmax(self.whole)
-            self.whole = ended if ended is self.whole else cut.fresh(ended)
+        self.is_ended = self.is_copy and bool(end) and self._take_off(end, few)
         if frozen:
             for layer in _keras.layers_and_self(self.whole):
                 layer.trainable = True
@@ -49,6 +46,17 @@ class Evaluated:
         self.layout = Layout.of_model(self.whole)
         self.prefix: Any | None = None
         self.rest = self.whole
+
+    def _take_off(self, end: str, few: Any) -> bool:
+        """Cut the copy before its last activation, if the activation of what is left is the model again."""
+        with seeded_initialisers(0):
+            ended = cut.without_end(self.whole, end)
+        if ended is self.whole:
+            return False
+        ended, activation = cut.fresh(ended), keras.activations.get(end)
+        apart = cut.distance(self.whole, lambda x, training: activation(ended(x, training=training)), few)
+        self.whole = ended if apart <= cut.TOLERANCE else cut.fresh(self.whole)  # even a failed cut leaves traces
+        return apart <= cut.TOLERANCE
 
     def cut(self) -> None:
         """Take the leading frozen layers off: `rest` then maps their features to the outputs."""

@@ -40,8 +40,11 @@ def caption(surface: Any) -> str:
     noise = all(name.startswith("random") and ", with " not in name for name in names)
     still = "; biases and normalisation layers unmoved" if noise else ""
     unit = "moves every filter by its own norm" if "filter" in names[0] else "is the direction's own length"
+    without = ", without the layers' regularisation" if facts.get("regularisation") == "left out" else ""
+    left = facts.get("held_by_nobody")
+    pool = f" of the {facts['pool']} that clients hold (nobody holds the other {left})" if left else ""
     sentences = [
-        f"{what}; {identity['loss']}, mean of {facts['images']} {split} samples.",
+        f"{what}; {identity['loss']}{without}, mean of {facts['images']} {split} samples{pool}.",
         f"Directions: {'; '.join(names[:2])}{still}.",
         f"Axes from {surface.alphas[0]:g} to {surface.alphas[-1]:g}; 1 {unit}.",
         f"At the centre: {title(surface)}; standard error of the loss at most {np.nanmax(surface.sem):.2g}.",

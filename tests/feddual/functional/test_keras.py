@@ -61,9 +61,40 @@ def test_a_layer_used_twice_or_on_a_list_is_not_called_once():
     assert not _keras.is_called_once(joined)
 
 
-def test_the_last_operation_is_where_the_output_comes_from():
+def test_a_tensor_tells_what_it_comes_from_and_at_which_call():
     model = nested()
-    assert _keras.last_operation(model) is model.layers[-1]
+    operation, taken = _keras.origin(model.outputs[0])
+    assert operation is model.layers[-1]
+    assert taken[0] is model.layers[-2].output
+    shared, inputs = keras.layers.Dense(3), keras.Input((3,))
+    first = shared(inputs)
+    assert _keras.origin(shared(first))[1][0] is first
+    assert _keras.origin(first)[1][0] is inputs
+
+
+def test_weights_of_losses_are_those_of_compile():
+    model = nested()
+    model.compile(loss="mse")
+    assert _keras.weights_of_losses(model) is None
+    model.compile(loss="mse", loss_weights=[0.5])
+    assert _keras.weights_of_losses(model) == [0.5]
+
+
+def test_outputs_carry_their_mask():
+    layer = keras.layers.Embedding(4, 2, mask_zero=True)
+    np.testing.assert_array_equal(_keras.mask_of(layer(np.array([[1, 0]]))), [[True, False]])
+    assert _keras.mask_of(keras.layers.Embedding(4, 2)(np.array([[1, 0]]))) is None
+
+
+def test_a_function_becomes_the_loss_that_compile_makes_of_it():
+    def apart(y, z):
+        return y - z
+
+    model = nested()
+    model.compile(loss=apart)
+    x, y = np.ones((2, 4), np.float32), np.ones((2, 2), np.float32)
+    assert _keras.as_loss(apart).fn is apart
+    np.testing.assert_allclose(_keras.as_loss(apart)(y, model(x)), model.compute_loss(None, y, model(x)), rtol=1e-6)
 
 
 @pytest.mark.parametrize("sequential", [True, False])
