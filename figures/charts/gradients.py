@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from diagnostics import gradients
+from diagnostics.statistics import NO_INTERVAL
 from figures.charts.describe import Bars, Chart, Heat, Line, Panel, Points
 from figures.charts.scale import Scale
 from figures.charts.style import COLOURS, FAINT, Look, look
@@ -175,7 +176,7 @@ def sensitivity(table: "pd.DataFrame", title: str = "") -> Chart:
         title: Above all.
 
     Returns:
-        A panel per definition; grey where the interval holds 1.
+        A panel per definition; grey where the interval holds 1 or where there is none.
     """
     layers = list(dict.fromkeys(table["layer"]))
     panels = []
@@ -189,7 +190,8 @@ def sensitivity(table: "pd.DataFrame", title: str = "") -> Chart:
             if here.any():
                 marks.append(_intervals(shown, Look("", colour)))
         letter = gradients.definition(name).letter
-        panels.append(_ratio_panel(letter, "ratio non-IID / IID", marks, layers, name.replace("_", " ")))
+        words = name.replace("_", " ") + (f"\n{NO_INTERVAL}" if rows["low"].isna().all() else "")
+        panels.append(_ratio_panel(letter, "ratio non-IID / IID", marks, layers, words))
     return Chart(panels, len(panels), title, 2.8, share_y=True, width=1.75 * len(panels) + 1.0)
 
 
