@@ -148,7 +148,8 @@ def variance_components(
             seed 0 with one partition is not seed 0 with another. Then there is no effect of seed alone.
 
     Returns:
-        A row per component, the last (`rest`) that of single readings: component, variance, share, negative, freedom.
+        A row per component, the last (`rest`) that of single readings: component (as `seed`, `seed in partition` or
+        `seed × direction`), variance, share of their sum, negative, freedom.
         A factor with one level has NaN: nothing can be said of it.
 
     Raises:
@@ -172,7 +173,7 @@ def variance_components(
     total = sum(max(found[effect], 0.0) for effect in effects)
     rows = [
         {
-            "component": "rest" if len(effect) == len(varied) else " × ".join(effect),
+            "component": _name(effect, nested, whole=len(effect) == len(varied)),
             "variance": max(found[effect], 0.0), "share": max(found[effect], 0.0) / total if total else np.nan,
             "negative": found[effect] < 0, "freedom": freedom,
         }
@@ -180,6 +181,12 @@ def variance_components(
     ]  # fmt: skip
     blank = {"variance": np.nan, "share": np.nan, "negative": False, "freedom": 0}
     return pd.DataFrame([{"component": one, **blank} for one in factors if one not in varied] + rows)
+
+
+def _name(effect: Sequence[str], nested: Mapping[str, str], whole: bool) -> str:
+    outer = {nested.get(one) for one in effect}
+    parts = [f"{one} in {nested[one]}" if nested.get(one) in effect else one for one in effect if one not in outer]
+    return "rest" if whole and len(parts) > 1 else " × ".join(parts)
 
 
 def _effects(

@@ -174,21 +174,22 @@ def profiles(measured: Measured) -> pd.DataFrame:
     """
     rows = []
     for match in dict.fromkeys(match for match, *_ in measured):
-        mine: dict[str, list[Sequence[Lines | Surface]]] = {}
-        for key, several in measured.items():
-            if key[0] == match:
-                mine.setdefault(key[2], []).append(several)
+        mine = {key: several for key, several in measured.items() if key[0] == match}
         every = {
-            name: np.stack([np.concatenate([measures.profiles(one) for one in several]) for several in bundles])
-            for name, bundles in mine.items()
-        }
+            name: np.stack([
+                np.concatenate([measures.profiles(one) for one in several])
+                for key, several in mine.items() if key[2] == name
+            ])
+            for name in dict.fromkeys(key[2] for key in mine)
+        }  # fmt: skip
         log = not any((rises[:, :, 1:] <= 0).any() for rises in every.values())
-        for name, bundles in mine.items():
-            facts = [one.meta["facts"] for several in bundles for one in several]
+        for name, profile in every.items():
             labels = {"match": match, "model": name}
-            loss = {"loss": float(np.mean([one["loss"] for one in facts])), "split": facts[0].get("split")}
+            losses = [_model(key, several)["loss"] for key, several in mine.items() if key[2] == name]
+            split = next(one.meta["facts"].get("split") for several in mine.values() for one in several)
+            loss = {"loss": float(np.mean(losses)), "split": split}
             for place, radius in enumerate(measures.RADII):
-                rises = np.ascontiguousarray(every[name][:, :, place])
+                rises = profile[:, :, place]
                 spread = dict(zip(("p10", "median", "p90"), np.quantile(rises, [0.1, 0.5, 0.9]), strict=True))
                 means = dict(zip(ENDS, _interval(rises, log and place > 0).floats(), strict=True))
                 rows.append(labels | {"radius": radius, "seeds": len(rises)} | means | spread | loss)
