@@ -129,6 +129,7 @@ def depth_profile(tables: "Mapping[str, pd.DataFrame]", name: str, title: str = 
     for number, (label, table) in enumerate(tables.items()):
         rows = table[table["definition"] == gradients.definition(name).name]
         layers = list(rows["layer"])
+        label += f" ({NO_INTERVAL})" if rows["low"].isna().all() else ""
         marks.append(_intervals(rows, look(number, label), 0.08 * (number - (len(tables) - 1) / 2), joined=True))
     return Chart([_ratio_panel(title, PROFILE, marks, layers)], 1, panel_height=3.0, width=6.0)
 

@@ -61,7 +61,7 @@ def flatness(story: Story) -> Part:
     if made is None:
         return part("flatness", missing=["No complete loss surfaces to compare."])
     table = made.against_first
-    first, seeds, directions = table["model"].iloc[0], int(table["seeds"].iloc[0]), int(table["directions"].iloc[0])
+    first, seeds, directions = table["model"].iloc[0], int(table["seeds"].max()), int(table["directions"].max())
     rows = []
     for quantity, name in QUANTITY_NAMES.items():
         for row in table[table["quantity"] == quantity].to_dict("records"):
