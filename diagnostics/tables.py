@@ -2,10 +2,11 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from feddual.errors import UserError
@@ -28,6 +29,12 @@ def write(path: Path, identity: Mapping[str, Any], tables: Mapping[str, pd.DataF
 
 def _plain(row: Mapping[Any, Any]) -> dict[str, Any]:
     return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
+
+
+def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """A table that `write` wrote, null as NaN again, also where a column has nothing else."""
+    made = pd.DataFrame(list(rows))
+    return made.assign(**{name: np.nan for name in made.columns if made[name].isna().all()})
 
 
 def read(path: Path) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from diagnostics.statistics import over_seeds
+from diagnostics.statistics import over_runs, over_seeds
 from feddual.errors import UserError
 from feddual.experiment import config
 from feddual.records.identity import Identity, Replicate, identity
@@ -146,10 +146,13 @@ def accuracy(runs: Sequence[Recorded], paper: tuple[float, float] | str | None =
     """
     facts = [run.summary for run in runs]
     mean, std = over_seeds([fact["accuracy"] for fact in facts])
+    known = [fact["accuracy"] for fact in facts if fact["accuracy"] is not None]
+    _, low, high = over_runs(100 * np.array(known or [np.nan])).floats()
     given = paper if isinstance(paper, tuple) else (np.nan, np.nan)
     final, best = (100 * over_seeds([fact[key] for fact in facts])[0] for key in ("final", "best"))
     return {
-        "seeds": len(runs), "accuracy": 100 * mean, "std": 100 * std, "final": final, "best": best,
+        "seeds": len(runs), "accuracy": 100 * mean, "std": 100 * std, "low": low, "high": high,
+        "final": final, "best": best,
         "diverged": sum(fact["diverged"] for fact in facts), "paper": given[0], "paper_std": given[1],
         "paper_diverged": paper == "*", "difference": 100 * mean - given[0],
     }  # fmt: skip

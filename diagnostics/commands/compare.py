@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from diagnostics.statistics import NO_INTERVAL
 from feddual.cli.shell import Json, show
 from feddual.errors import UserError
 
@@ -39,8 +40,9 @@ def compare(
       python -m diagnostics compare runs/quickstart/*-s0 --from surfaces --out runs/quickstart/comparison
 
     All models see the same samples and the same noise, each scaled by its own filters. The table has the curvature
-    kappa, the flatness radius r_tau and the loss rise at radius 1, 0.5 and 0.25; intervals (95 %) are a hierarchical
-    bootstrap over training seeds and directions of paired differences. The folder gets the tables as CSV, one
+    kappa, the flatness radius r_tau and the loss rise at radius 1, 0.5 and 0.25, of each model as a geometric mean, and
+    the paired ratio to the first model; intervals (95 %) are over training seeds and directions, the last one wide
+    enough for all comparisons at once. One seed of each has no interval. The folder gets the tables as CSV, one
     comparison.json, and pictures with shared levels and their captions; a folder of another comparison is refused.
     Stopped, the same command goes on where it was. With --from surfaces nothing is evaluated: planes that all runs have
     recorded around their last models are compared, each pair of directions a mean of two lines. In a study's folder
@@ -70,23 +72,23 @@ def compare(
         records = json.loads(found.differences.to_json(orient="records"))
         typer.echo(json.dumps({"out": str(out), "differences": records, "pictures": [str(path) for path in pictures]}))
         return
-    show(("equal", "logits", "quantity", "model", "L(0)", "mean", "95 %", "minus the first", "95 %"), _rows(found))
+    among = f"all {found.differences['comparisons'].max()} at once"
+    show(("equal", "logits", "quantity", "model", "L(0)", "mean [95 %]", "to the first [95 %]", among), _rows(found))
     if found.summary["seeds"].iloc[0] == 1:
-        typer.echo("One training seed of each: the intervals are over directions only and say nothing about training.")
+        typer.echo(f"{NO_INTERVAL.capitalize()}: how the next training would come out cannot be told from one.")
     typer.echo(f"comparison: {out}")
 
 
 def _rows(found: "Comparison") -> Iterator[list[str]]:
     """Each model's numbers, and how they differ from the first model's."""
+    from diagnostics.flatness.comparison import all_at_once, said_of, said_of_effect
+
     first = found.summary["model"].iloc[0]
     for row in found.against_first.to_dict("records"):
-        low, high = row["difference_low"], row["difference_high"]
-        mark = "" if low > 0 or high < 0 else " (contains 0)"
-        gap = [f"{row['difference']:+.4g}", f"{low:.4g} to {high:.4g}{mark}"] if row["model"] != first else ["", ""]
+        sign = "× " if row["effect_scale"] == "ratio" else "+ "
+        gap = [sign + said_of_effect(row), all_at_once(row)] if row["model"] != first else ["", ""]
         variant = "as they are" if row["variant"] == "plain" else "normalised"
-        shown = [f"{row[key]:.4g}" for key in ("loss", "mean")]
-        interval = f"{row['low']:.4g} to {row['high']:.4g}"
-        yield [row["match"], variant, row["quantity"], row["model"], *shown, interval, *gap]
+        yield [row["match"], variant, row["quantity"], row["model"], f"{row['loss']:.4g}", said_of(row), *gap]
 
 
 def _pictures(found: "Comparison", out: Path) -> list[Path]:
@@ -112,8 +114,8 @@ def _pictures(found: "Comparison", out: Path) -> list[Path]:
         made.append(out / "surfaces3d.html")
         plots.panels3d(surfaces).save(made[-1])
     about = (
-        "Symmetric loss rise over the radius: mean over training seeds and directions, its 95 % interval (dark) and "
-        "the band of 10 to 90 % over all lines (light)."
+        "Symmetric loss rise over the radius: mean over training seeds and directions, its 95 % interval (dark; "
+        f"{NO_INTERVAL}) and the band of 10 to 90 % over all lines (light)."
     )
     lines = {f"{name} (equal {match}, seed {place})": one for (match, name, place), one in found.lines.items()}
     figure = plot_profiles(found.profiles, found.settings["tau"])

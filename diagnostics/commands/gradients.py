@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from diagnostics.statistics import NO_INTERVAL
 from feddual.cli.shell import Json, show
 from feddual.errors import UserError
 
@@ -22,8 +23,9 @@ def gradients(
 ) -> None:
     """Per-layer gradient norms of runs, and how they differ.
 
-    With two arguments: for each definition and layer the ratio OTHER / BASE, the geometric mean over rounds, with a
-    95 % interval over seeds and rounds. Runs are paired by seed.
+    With two arguments: for each definition and layer the ratio OTHER / BASE, the geometric mean over rounds and seeds,
+    with a 95 % interval over seeds, and one that holds for all layers at once. Runs are paired by seed; one seed has no
+    interval.
 
     [bold]Examples[/bold]
 
@@ -61,7 +63,9 @@ def gradients(
         return
     show(list(frame.columns), [[_text(value) for value in row] for row in frame.itertuples(index=False)])
     what = f"{other} / {base}" if other is not None else str(base)
-    print(f"{what}, normalisation {normalisation} (norms only); low and high: 95 % interval over runs and rounds")
+    ends = "low and high: 95 % interval over runs; all_low and all_high: for all layers of a definition at once"
+    interval = NO_INTERVAL if frame["runs"].max() == 1 else ends
+    print(f"{what}, normalisation {normalisation} (norms only); {interval}")
 
 
 def _text(value: object) -> str:

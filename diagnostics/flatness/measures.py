@@ -5,11 +5,14 @@ Of every direction d (filter-normalised, |d| as the filters) these are read off 
     delta(r)      (L(+r d) + L(-r d)) / 2 - L(0): symmetric, since a federated model is no stationary point
     kappa         2 delta(h) / h², the second difference: the curvature a random surface shows; its mean is tr(S H S)
     rise_1, ...   delta at r = 1, 0.5, 0.25
-    r_tau         the largest r up to which delta stays at or below tau
+    r_tau         the largest r up to which delta stays at or below tau; censored where it does so up to the end of the
+                  line, since the last radius is then a lower bound
 
 A plane's two axes are two lines: its numbers are the means over both, h is the step of its grid, and a radius between
 its points is read off straight lines. A small number is a flat model, not a better one.
 """
+
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +23,7 @@ RADII = tuple(np.round(np.linspace(0, 1, 11), 10).tolist())
 RISES = (1.0, 0.5, 0.25)
 TAU = 0.1
 QUANTITIES = ("kappa", "r_tau", *(f"rise_{r:g}" for r in RISES))
+CENSORED = "r_tau_censored"  # whether a radius is a lower bound
 Line = tuple[np.ndarray, np.ndarray]  # places along a direction, in order, and the losses there
 
 
@@ -56,8 +60,8 @@ def profiles(measured: Lines | Surface) -> np.ndarray:
     return np.array(rows if isinstance(measured, Lines) else [np.mean(rows, axis=0)])
 
 
-def quantities(measured: Lines | Surface, tau: float = TAU) -> list[dict[str, float]]:
-    """QUANTITIES of each direction of lines, or of the one pair of a plane."""
+def quantities(measured: Lines | Surface, tau: float = TAU) -> list[dict[str, Any]]:
+    """QUANTITIES and CENSORED of each direction of lines, or of the one pair of a plane."""
     rows = []
     for line in _lines(measured):
         step = STEP if isinstance(measured, Lines) else float(line[0][line[0] > 0].min())
@@ -66,10 +70,12 @@ def quantities(measured: Lines | Surface, tau: float = TAU) -> list[dict[str, fl
         rows.append(
             {"kappa": 2 * symmetric_rise(line, step) / step**2, "r_tau": flatness_radius(radii, rises, tau)}
             | {f"rise_{radius:g}": symmetric_rise(line, radius) for radius in RISES}
+            | {CENSORED: bool((rises <= tau).all())}
         )
     if isinstance(measured, Lines):
         return rows
-    return [{name: float(np.mean([row[name] for row in rows])) for name in QUANTITIES}]
+    means = {name: float(np.mean([row[name] for row in rows])) for name in QUANTITIES}
+    return [means | {CENSORED: any(row[CENSORED] for row in rows)}]
 
 
 def _lines(measured: Lines | Surface) -> list[Line]:

@@ -13,6 +13,7 @@ from typing import Any
 from diagnostics import tables
 from diagnostics.flatness import measures
 from diagnostics.flatness.comparison import AT_CENTRE, FILE, Comparison
+from diagnostics.statistics import METHOD
 from diagnostics.surfaces.results import Surface, load
 from feddual.api import Run
 from feddual.errors import UserError
@@ -79,7 +80,7 @@ def compare_surfaces(
     if not shared:
         return None
     hashes = [[_hash(one) for planes in group.values() for one in planes.values()] for group in shared.values()]
-    identity = {"from": "surfaces", "tau": tau, "surfaces": hashes}
+    identity = {"from": "surfaces", "tau": tau, "surfaces": hashes, "intervals": METHOD}
     if kept := tables.stored(stored and stored / FILE, identity):
         made = Comparison.of_file(kept).renamed(list(shared))
     else:

@@ -8,15 +8,14 @@ import pandas as pd
 
 from diagnostics import tables
 from diagnostics.gradients.definitions import definition
-from diagnostics.statistics import block_bootstrap, interval
+from diagnostics.statistics import LEVEL, METHOD, over_runs, simultaneous
 from feddual.errors import UserError
 from feddual.functional.layout import fingerprint
 
 Frames = Sequence[pd.DataFrame]  # what the probe recorded of several runs
 BySeed = Mapping[int, pd.DataFrame]
 Asked = Mapping[tuple[str, str], Sequence[str]]  # definitions by label and normalisation
-SAMPLES = 2000  # of the bootstrap
-COLUMNS = ("definition", "layer", "ratio", "low", "high", "runs", "rounds")
+COLUMNS = ("definition", "layer", "ratio", "low", "high", "all_low", "all_high", "comparisons", "runs", "rounds")
 
 
 def per_round(frame: pd.DataFrame, name: str, normalisation: str = "rms") -> pd.DataFrame:
@@ -63,9 +62,9 @@ def _common(several: list[pd.DataFrame]) -> tuple[pd.DataFrame, np.ndarray]:
 def ratios(base: Frames, other: Frames, names: Sequence[str], normalisation: str = "rms") -> pd.DataFrame:
     """How many times larger a quantity is in other runs than in the base runs, per definition and layer.
 
-    The ratio is the geometric mean over rounds, in log space throughout. The 95 % interval is a bootstrap over pairs
-    of runs (equal seeds, paired in the given order) and, within a run, over blocks of consecutive rounds; with one
-    pair it speaks of that run's rounds only.
+    The ratio is the geometric mean over rounds and runs. The 95 % interval is Student's t over pairs of runs (equal
+    seeds, paired in the given order), each a mean over its rounds: rounds of one run share its luck, so one pair has
+    no interval. The second interval is one that holds for all layers of a definition at once.
 
     Args:
         base: Frames of the runs to compare with, one for each seed.
@@ -74,21 +73,21 @@ def ratios(base: Frames, other: Frames, names: Sequence[str], normalisation: str
         normalisation: For those that are norms.
 
     Returns:
-        Columns definition, layer, ratio, low, high, runs, rounds.
+        Columns definition, layer, ratio, low and high, all_low and all_high (at once), comparisons (how many, the
+        layers), runs, rounds.
     """
     if len(base) != len(other):
         raise UserError(f"runs are compared in pairs of equal seeds, got {len(base)} against {len(other)}")
-    rng = np.random.default_rng(0)
     lines = []
     for name in names:
         logs = [_log_ratio(one, two, name, normalisation) for one, two in zip(base, other, strict=True)]
         if not logs or not len(logs[0].columns) or not len(logs[0]):
             continue
-        means = block_bootstrap([frame.to_numpy() for frame in logs], SAMPLES, rng)
-        for number, layer in enumerate(logs[0].columns):
-            centre = np.mean([np.nanmean(frame[layer]) for frame in logs])
-            ends = (float(np.exp(value)) for value in (centre, *interval(means[:, number])))
-            lines.append((definition(name).name, layer, *ends, len(logs), len(logs[0])))
+        layers = list(logs[0].columns)
+        means = np.array([frame[layers].mean() for frame in logs])
+        single, every = (over_runs(means, at).exp() for at in (LEVEL, simultaneous(len(layers))))
+        for layer, *ends in zip(layers, *single, every.low, every.high, strict=True):
+            lines.append((definition(name).name, layer, *ends, len(layers), len(logs), len(logs[0])))
     return pd.DataFrame(lines, columns=list(COLUMNS))
 
 
@@ -134,8 +133,9 @@ def ratio_tables(
         for label, group in groups.items()
     }
     identity = {"base": base, "asked": [[*key, *names] for key, names in asked.items()], "runs": hashes}
+    identity["intervals"] = METHOD
     if kept := tables.stored(file, identity):
-        return pd.DataFrame(kept["ratios"])
+        return tables.frame(kept["ratios"])
     parts = []
     for (label, how), names in asked.items():
         table = ratios_by_seed(groups.get(base, {}), groups.get(label, {}), names, how)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from diagnostics import gradients
+from diagnostics.statistics import NO_INTERVAL
 from figures.charts.describe import Bars, Chart, Heat, Line, Panel, Points
 from figures.charts.scale import Scale
 from figures.charts.style import COLOURS, FAINT, Look, look
@@ -128,6 +129,7 @@ def depth_profile(tables: "Mapping[str, pd.DataFrame]", name: str, title: str = 
     for number, (label, table) in enumerate(tables.items()):
         rows = table[table["definition"] == gradients.definition(name).name]
         layers = list(rows["layer"])
+        label += f" ({NO_INTERVAL})" if rows["low"].isna().all() else ""
         marks.append(_intervals(rows, look(number, label), 0.08 * (number - (len(tables) - 1) / 2), joined=True))
     return Chart([_ratio_panel(title, PROFILE, marks, layers)], 1, panel_height=3.0, width=6.0)
 
@@ -175,7 +177,7 @@ def sensitivity(table: "pd.DataFrame", title: str = "") -> Chart:
         title: Above all.
 
     Returns:
-        A panel per definition; grey where the interval holds 1.
+        A panel per definition; grey where the interval holds 1 or where there is none.
     """
     layers = list(dict.fromkeys(table["layer"]))
     panels = []
@@ -189,7 +191,8 @@ def sensitivity(table: "pd.DataFrame", title: str = "") -> Chart:
             if here.any():
                 marks.append(_intervals(shown, Look("", colour)))
         letter = gradients.definition(name).letter
-        panels.append(_ratio_panel(letter, "ratio non-IID / IID", marks, layers, name.replace("_", " ")))
+        words = name.replace("_", " ") + (f"\n{NO_INTERVAL}" if rows["low"].isna().all() else "")
+        panels.append(_ratio_panel(letter, "ratio non-IID / IID", marks, layers, words))
     return Chart(panels, len(panels), title, 2.8, share_y=True, width=1.75 * len(panels) + 1.0)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from diagnostics.statistics import NO_INTERVAL
 from figures.charts.captions import title
 from figures.charts.describe import Chart, Line, Panel
 from figures.charts.style import look
@@ -62,7 +63,7 @@ def plot_profiles(profiles: Any, tau: float = 0.1) -> Chart:
             marks.append(Line(replace(style, width=0.1), radius, mean, p10, p90, behind=True))
             marks.append(Line(style, radius, mean, low, high, marked=False))
         equal, note = _equal(match, part)
-        note += f"\ndashed: τ = {tau:g}"
+        note += f"\ndashed: τ = {tau:g}" + (f"; {NO_INTERVAL}" if part["low"].isna().all() else "")
         # A rise grows with r²: under the root it is a straight line, and small radii can be read too.
         words = ("radius r, in lengths of a direction", "loss rise Δ(r)")
         panels.append(Panel(equal, *words, marks, level=tau, note=note, y_scale="root"))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from diagnostics.statistics import standard_error
+from diagnostics.statistics import NO_INTERVAL, crossed
 from feddual.errors import UserError
 from figures.charts.captions import at_centre, caption
 from figures.charts.describe import Chart, Contour, Heat, Panel, Points, Surface3D
@@ -60,35 +60,43 @@ def difference(first: Any, second: Any, names: tuple[str, str] = ("A", "B")) -> 
     """The second surface minus the first, each above its own centre; hatched where it could be chance.
 
     Args:
-        first: A surface, or several (directions, training seeds) that pair up with those of `second`.
+        first: A surface, or those of several training seeds, of each a list with one per direction; they pair up with
+            those of `second`.
         second: The other.
         names: Of both.
 
     Returns:
         One panel.
     """
-    a, b = (list(s) if isinstance(s, (list, tuple)) else [s] for s in (first, second))
-    if len(a) != len(b) or any(
-        not (np.array_equal(s.alphas, a[0].alphas) and np.array_equal(s.betas, a[0].betas)) for s in [*a, *b]
-    ):
+    a, b = _by_seed(first), _by_seed(second)
+    flat_a, flat_b = ([surface for seed in side for surface in seed] for side in (a, b))
+    here = flat_a[0]
+    same = [np.array_equal(s.alphas, here.alphas) and np.array_equal(s.betas, here.betas) for s in [*flat_a, *flat_b]]
+    if [*map(len, a)] != [*map(len, b)] or len({*map(len, a)}) > 1 or not all(same):
         raise UserError("difference: both sides need as many surfaces, on the same grid")
-    rises = [_rise(two) - _rise(one) for one, two in zip(a, b, strict=True)]
-    mean = np.mean(rises, axis=0)
+    rises = np.array([_rise(two) - _rise(one) for one, two in zip(flat_a, flat_b, strict=True)])
+    rises = rises.reshape(len(a), -1, *here.loss.shape)
+    mean, low, high = crossed(rises)
     if len(rises) > 1:
-        error, source = standard_error(np.array(rises)), f"over {len(rises)} pairs"
+        chance = ~((low > 0) | (high < 0))
+        said = f"95 % interval ({len(rises)} seeds × {rises.shape[1]} pairs) holds 0"
     else:
-        error, source = np.hypot(a[0].sem, b[0].sem), "of the samples"
+        error = np.sqrt(sum(s.sem**2 for s in [*flat_a, *flat_b])) / len(flat_a)
+        chance = ~(np.abs(mean) > SIGMAS * error)
+        said = f"within {SIGMAS:g} standard errors of the samples; {NO_INTERVAL}"
     finite = np.abs(mean[np.isfinite(mean)])
     bound = float(np.quantile(finite, 0.98)) if finite.size and finite.max() > 0 else 1.0
     scale = Scale(-bound, bound, label="difference of L − L(0)", colours="RdBu_r")
-    chance = ~(np.abs(mean) > SIGMAS * error)
-    heat = Heat(np.clip(mean, -bound, bound), scale, a[0].alphas, a[0].betas, hatched=chance)
-    note = (
-        f"hatched: within {SIGMAS:g} standard errors {source}\n"
-        f"{names[0]}: {at_centre(a)}\n{names[1]}: {at_centre(b)}"
-    )  # fmt: skip
+    heat = Heat(np.clip(mean, -bound, bound), scale, here.alphas, here.betas, hatched=chance)
+    note = f"hatched: {said}\n{names[0]}: {at_centre(flat_a)}\n{names[1]}: {at_centre(flat_b)}"
     panel = Panel(f"loss rise, {names[1]} − {names[0]}", "α", "β", [heat, HERE], note=note, square=True)
     return Chart([panel], 1, panel_height=3.9, width=4.5)
+
+
+def _by_seed(given: Any) -> list[list[Any]]:
+    """Surfaces by seed and direction."""
+    seeds = given if isinstance(given, (list, tuple)) else [given]
+    return [list(one) if isinstance(one, (list, tuple)) else [one] for one in seeds]
 
 
 def _rise(surface: Any) -> np.ndarray:

@@ -12,7 +12,7 @@ from feddual.records.run_dir import atomic_write
 LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
     "±": r"$\pm$", "×": r"$\times$", "−": r"$-$", "–": "--", "≈": r"$\approx$", "α": r"$\alpha$", "β": r"$\beta$",
-    "μ": r"$\mu$", "≥": r"$\geq$",
+    "μ": r"$\mu$", "≥": r"$\geq$", ">": r"$>$", "<": r"$<$",
 }  # fmt: skip
 
 

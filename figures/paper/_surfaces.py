@@ -11,14 +11,15 @@ from typing import Any
 import pandas as pd
 
 from diagnostics.flatness import recorded
-from diagnostics.flatness.comparison import FILE, Comparison
+from diagnostics.flatness.comparison import AGAINST, FILE, Comparison, all_at_once, said_of, said_of_effect
+from diagnostics.statistics import NO_INTERVAL
 from diagnostics.surfaces.results import Surface
 from feddual.records.identity import Replicate
 from figures._results import NOT_RUN, Drawing, Results, seeds_text
 from figures.charts import save, tables
 from figures.charts import surfaces as plots
 
-QUANTITIES = ("loss", "accuracy", "kappa", "rise_0.25", "rise_0.5", "rise_1")
+QUANTITIES = ("loss", "accuracy", "kappa", "r_tau", "rise_0.25", "rise_0.5", "rise_1")
 Chosen = Callable[[Mapping[str, Any]], bool]  # whether a run's config belongs to a group
 
 
@@ -56,7 +57,7 @@ def draw(
         if made is None:
             blank = {"setting": setting, "dataset": dataset, "quantity": NOT_RUN}
             frames.append(pd.DataFrame([{**blank, "group": label} for label in groups]))
-            sections.append(tables.Block(setting, ["quantity", *groups, "difference"], [[NOT_RUN] * (len(groups) + 2)]))
+            sections.append(tables.Block(setting, ["quantity", *groups, "compared"], [[NOT_RUN] * (len(groups) + 2)]))
             continue
         files += _pictures(f"{name}{suffix}", made, recorded.comparable(found), out)
         captions += [f"Drawn, {label} ({setting}): {surface.caption()}" for label, surface in made.surfaces.items()]
@@ -84,9 +85,12 @@ def _suffix(number: int) -> str:
 
 
 NOTES = (
-    "Mean over training seeds and pairs of directions; 95 % intervals by a hierarchical bootstrap over both, of the "
-    "paired difference in the last column. Directions are filter-normalised: radius 1 moves every filter by its own "
-    "norm. A smaller number is a flatter model, not a better one.",
+    "Mean over training seeds and pairs of directions (loss and accuracy: over seeds, of the largest sample), its 95 % "
+    "interval over both (Student's t, random effects of seeds crossed with directions). Accuracy: mean and paired "
+    "difference; all others: geometric mean and paired ratio. The last column is wide enough for all comparisons of "
+    "the table to hold at once (Bonferroni). > or <: a bound, since a radius was never reached within the plane. "
+    "Directions are filter-normalised: radius 1 moves every filter by its own norm. A smaller number is a flatter "
+    "model, not a better one.",
 )
 
 
@@ -105,10 +109,12 @@ def _pictures(name: str, made: Comparison, found: Mapping[str, recorded.Planes],
     drawn = made.surfaces
     files = save(plots.panels(drawn), f"{name}_contours", out, ("png", "pdf"))
     files += save(plots.panels3d(drawn), f"{name}_3d", out)
-    first, second = ([one for planes in group.values() for one in planes.values()] for group in found.values())
-    shape = min(surface.loss.shape for surface in [*first, *second])
-    pairs = [(a, b) for a, b in zip(first, second, strict=True) if a.loss.shape == b.loss.shape == shape]
-    left, right = map(list, zip(*pairs, strict=True))
+    every = [one for group in found.values() for planes in group.values() for one in planes.values()]
+    shape = min(surface.loss.shape for surface in every)
+    left, right = (
+        [[one for one in planes.values() if one.loss.shape == shape] for planes in group.values()]
+        for group in found.values()
+    )
     one, two = found
     return files + save(plots.difference(left, right, (one, two)), f"{name}_difference", out, ("png", "pdf"))
 
@@ -116,23 +122,21 @@ def _pictures(name: str, made: Comparison, found: Mapping[str, recorded.Planes],
 def _table(made: Comparison) -> pd.DataFrame:
     """The quantities of the table, in its order and under its names."""
     table = made.against_first.rename(columns={"model": "group", "directions": "pairs"})
-    ends = [f"difference{end}" for end in ("", "_low", "_high")]
+    columns = ["quantity", "group", "scale", "mean", "low", "high", "censored", *AGAINST.values(), "seeds", "pairs"]
     last = table.drop_duplicates(["group", "quantity"], keep="last").set_index(["group", "quantity"])
     rows = last.loc[[(group, name) for group in dict.fromkeys(table["group"]) for name in QUANTITIES]].reset_index()
-    return rows[["quantity", "group", "mean", "low", "high", *ends, "seeds", "pairs"]]
+    return rows[columns]
 
 
 def _section(setting: str, table: pd.DataFrame) -> tables.Block:
     labels = list(dict.fromkeys(table["group"]))
     rows = []
     for quantity, part in table.groupby("quantity", sort=False):
-        by_group = part.set_index("group")
-        cells = [_interval(by_group.loc[label], "mean", "low", "high") for label in labels]
-        gap = _interval(by_group.loc[labels[-1]], "difference", "difference_low", "difference_high")
-        rows.append([str(quantity), *cells, gap])
+        by_group = {row["group"]: row for row in part.to_dict("records")}
+        effect = by_group[labels[-1]]
+        cells = [said_of(by_group[label]) for label in labels]
+        rows.append([str(quantity), *cells, effect["effect_scale"], said_of_effect(effect), all_at_once(effect)])
     seeds, pairs = int(table["seeds"].max()), int(table["pairs"].max())
-    return tables.Block(f"{setting} ({seeds_text(seeds)} × {pairs} pairs)", ["quantity", *labels, "difference"], rows)
-
-
-def _interval(row: Any, middle: str, low: str, high: str) -> str:
-    return f"{row[middle]:.3g} [{row[low]:.3g}, {row[high]:.3g}]"
+    size = f"{seeds_text(seeds)} × {pairs} pairs" + (f"; {NO_INTERVAL}" if seeds == 1 else "")
+    among = f"all {table['comparisons'].max():.0f} at once"
+    return tables.Block(f"{setting} ({size})", ["quantity", *labels, "compared by", "compared", among], rows)

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
-from diagnostics.statistics import band
+from diagnostics.statistics import NO_INTERVAL, band
 from feddual.records.results import Recorded
 from figures._results import Drawing, Results, per_round, seeds_text
 from figures._rows import DATASETS, ROWS, TUNED_NOTE
@@ -24,7 +25,7 @@ def draw(runs: Results, out: Path) -> Drawing:
     files, parts = [], []
     for letter, (dataset, label) in zip("abc", DATASETS.items(), strict=True):
         bands = {row: band for row in ROWS if not (band := _band(runs.of(dataset, row))).empty}
-        top = max((band["high"].max() for band in bands.values()), default=100.0)
+        top = max((float(np.nanmax(band[["accuracy", "high"]])) for band in bands.values()), default=100.0)
         panels = [_panel(row, bands, (0, 1.04 * top)) for row in ROWS]
         caption = f"({letter}) {label}: mean and standard deviation over seeds; thin grey: FedAvg; {TUNED_NOTE}"
         chart = Chart(panels, columns=5, caption=caption, panel_height=2.1, share_y=True, legend=())
@@ -51,5 +52,6 @@ def _panel(row: str, bands: dict[str, pd.DataFrame], y_range: tuple[float, float
         look = replace(LOOKS[row], dash="solid", width=1.4)  # alone in its panel
         x, y, low, high = (bands[row][key].to_numpy() for key in ("round", "accuracy", "low", "high"))
         lines.append(Line(look, x, y, low, high, marked=False))
-    note = seeds_text(int(bands[row]["seeds"].iloc[0])) if row in bands else ""
+    seeds = int(bands[row]["seeds"].iloc[0]) if row in bands else 0
+    note = (NO_INTERVAL if seeds == 1 else seeds_text(seeds)) if seeds else ""
     return Panel(LOOKS[row].label, "communication round", "test accuracy (%)", lines, y_range=y_range, note=note)

@@ -2,7 +2,7 @@
 
 (a) LeNet on Fashion-MNIST, (b) the trained head of the frozen VGG16 on CIFAR-10, which has two layers only, and (c) a
 small VGG on CIFAR-10 with all layers trained. The paper does not say which gradient it shows, so the ratio non-IID /
-IID is also drawn for each definition, with 95 % intervals over seeds and rounds.
+IID is also drawn for each definition, with 95 % intervals over seeds.
 """
 
 import json
@@ -14,9 +14,10 @@ import pandas as pd
 
 from diagnostics import gradients
 from diagnostics.gradients.probe import GradientNormProbe
+from diagnostics.statistics import NO_INTERVAL, said
 from feddual.records.identity import Replicate
 from feddual.records.results import Recorded
-from figures._results import Drawing, Results
+from figures._results import Drawing, Results, seeds_text
 from figures.charts import Chart, save, tables
 from figures.charts import gradients as plots
 
@@ -92,8 +93,10 @@ def _ratios(runs: Results, key: tuple[str, str], groups: Groups, write: bool = F
 
 
 NOTES = (
-    "Geometric mean over measured rounds of the ratio non-IID / IID (norms over √size), 95 % bootstrap interval over "
-    "seeds and blocks of rounds. Letters as in docs/diagnostics.md.",
+    "Geometric mean over measured rounds and seeds of the ratio non-IID / IID (norms over √size), and its 95 % "
+    "interval (Student's t over seeds, of each the mean over its rounds; one seed has none). * excludes 1 also when "
+    "the interval is widened to hold for all layers of the line at once (Bonferroni). Letters as in "
+    "docs/diagnostics.md.",
 )
 
 
@@ -138,10 +141,12 @@ def _sections(frame: pd.DataFrame) -> list[tables.Block]:
             cells = [_cell(by_layer.loc[layer]) if layer in by_layer.index else "–" for layer in layers]
             lines.append([f"{gradients.definition(str(name)).letter} {str(name).replace('_', ' ')}", *cells])
         runs, length = rows["runs"].max(), rows["length"].iloc[0]
-        plural = "s" if runs > 1 else ""
-        sections.append(tables.Block(f"{title} ({runs} seed{plural}, {length} rounds)", ["definition", *layers], lines))
+        among = f"{rows['comparisons'].max():.0f} layers compared at once" if runs > 1 else NO_INTERVAL
+        heading = f"{title} ({seeds_text(int(runs))}, {length} rounds; {among})"
+        sections.append(tables.Block(heading, ["definition", *layers], lines))
     return sections
 
 
 def _cell(row: Any) -> str:
-    return f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+    sure = row["all_low"] > 1 or row["all_high"] < 1
+    return said(row["ratio"], row["low"], row["high"], ".2f") + (" *" if sure else "")

@@ -11,19 +11,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from diagnostics.statistics import over_seeds
+from diagnostics.statistics import LEVEL, NO_INTERVAL, over_repetitions, over_seeds, simultaneous
 from feddual.records.results import Recorded
 from figures._results import NOT_RUN, Drawing, Results, signed
 from figures._rows import ALGORITHMS, DATASETS, SAME_RUNS
 from figures.charts import LOOKS, tables
 
+Pairs = Sequence[tuple[Recorded, Recorded]]  # of one seed: ours and theirs
+
 OURS = "feddual-tuned"
 BASELINES = tuple(row for row in ALGORITHMS if row != "feddual")
 TITLE = "FedDUAL (tuned) against each baseline: points of accuracy, and rounds to the target"
 NOTES = (
-    "FedDUAL minus baseline: mean ± sample standard deviation of the seeds' differences (seeds in which FedDUAL is "
-    "ahead / seeds both have; * when the baseline did not converge in some). Rounds: median over the same seeds of the "
-    "first round that reaches the target.",
+    "FedDUAL minus baseline: mean of the seeds' differences, its 95 % interval (Student's t) and, behind the bar, one "
+    "wide enough for all comparisons of the data set to hold at once (Bonferroni; their number is in the heading, rows "
+    "with the same runs counted twice). In brackets: seeds in which FedDUAL is ahead / seeds both have; * when the "
+    "baseline did not converge in some. Rounds: median over the same seeds of the first round that reaches the target.",
     SAME_RUNS,
 )
 
@@ -31,26 +34,37 @@ NOTES = (
 def draw(runs: Results, out: Path) -> Drawing:
     """Write margin_table.md, .tex and .csv."""
     cells, sections = [], []
+    found = {"default": runs.of, "tuned": runs.chosen}
     for dataset, label in DATASETS.items():
         ours = runs.of(dataset, OURS)
-        lines = []
-        for row in BASELINES:
-            pair = {"default": _cell(ours, runs.of(dataset, row)), "tuned": _cell(ours, runs.chosen(dataset, row))}
-            cells += [{"dataset": dataset, "row": row, "block": block, **cell} for block, cell in pair.items()]
-            lines.append([LOOKS[row].label, *(text for cell in pair.values() for text in _texts(cell))])
+        pairs = {(row, block): _pairs(ours, find(dataset, row)) for row in BASELINES for block, find in found.items()}
+        comparisons = sum(map(bool, pairs.values()))
+        made = {key: _cell(several, comparisons) for key, several in pairs.items()}
+        cells += [{"dataset": dataset, "row": row, "block": block, **cell} for (row, block), cell in made.items()]
+        lines = [
+            [LOOKS[row].label, *(text for block in found for text in _texts(made[row, block]))] for row in BASELINES
+        ]
         columns = ["baseline", "at 1e-3", "its rounds", "FedDUAL's", "chosen settings", "its rounds", "FedDUAL's"]
-        sections.append(tables.Block(label, columns, lines))
+        heading = f"{label} ({comparisons} comparisons)" if comparisons else label
+        sections.append(tables.Block(heading, columns, lines))
     frame = pd.DataFrame(cells)
     return Drawing(tables.write("margin_table", TITLE, sections, NOTES, frame, out), frame)
 
 
-def _cell(ours: Sequence[Recorded], theirs: Sequence[Recorded]) -> dict[str, Any]:
+def _pairs(ours: Sequence[Recorded], theirs: Sequence[Recorded]) -> Pairs:
     same = {run.replicate: run for run in theirs}
-    pairs = [(run, same[run.replicate]) for run in ours if run.replicate in same]
-    gaps = [100 * (mine.summary["accuracy"] - other.summary["accuracy"]) for mine, other in pairs]
+    return [(run, same[run.replicate]) for run in ours if run.replicate in same]
+
+
+def _cell(pairs: Pairs, comparisons: int) -> dict[str, Any]:
+    by_run = {mine.replicate: 100 * (mine.summary["accuracy"] - other.summary["accuracy"]) for mine, other in pairs}
+    gaps = [*by_run.values()]
     margin, std = over_seeds(gaps)
+    single, every = (over_repetitions(by_run, at) for at in (LEVEL, simultaneous(comparisons)))
+    ends = dict(zip(("low", "high", "all_low", "all_high"), (*single[1:], *every[1:]), strict=True))
     return {
-        "seeds": len(pairs), "margin": margin, "std": std, "ahead": sum(gap > 0 for gap in gaps),
+        "seeds": len(pairs), "margin": margin, "std": std, **{name: float(end) for name, end in ends.items()},
+        "comparisons": comparisons, "ahead": sum(gap > 0 for gap in gaps),
         "diverged": sum(other.summary["diverged"] for _, other in pairs),
         "rounds": _rounds([other for _, other in pairs]), "our_rounds": _rounds([mine for mine, _ in pairs]),
     }  # fmt: skip
@@ -65,7 +79,8 @@ def _rounds(runs: Sequence[Recorded]) -> float:
 def _texts(cell: dict[str, Any]) -> list[str]:
     if not cell["seeds"]:
         return [NOT_RUN, "–", "–"]
-    spread = f" ± {cell['std']:.2f}" if cell["std"] == cell["std"] else ""
+    ends = [signed(cell[name]) for name in ("low", "high", "all_low", "all_high")]
+    around = "[{}, {} | {}, {}]".format(*ends) if cell["seeds"] > 1 else f"({NO_INTERVAL})"
     rounds = ["not reached" if np.isinf(cell[key]) else f"{cell[key]:g}" for key in ("rounds", "our_rounds")]
     star = ", *" if cell["diverged"] else ""
-    return [f"{signed(cell['margin'])}{spread} ({cell['ahead']}/{cell['seeds']}{star})", *rounds]
+    return [f"{signed(cell['margin'])} {around} ({cell['ahead']}/{cell['seeds']}{star})", *rounds]

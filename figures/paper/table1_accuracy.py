@@ -20,8 +20,9 @@ from figures.paper.tuning_table import text
 TUNED = (*ALGORITHMS[:-1], "feddual-tuned")
 TITLE = "Table 1: test accuracy (%), 100 clients, 10 per round, α = 0.01"
 NOTES = (
-    "Ours: mean ± sample standard deviation over seeds (their number) of the mean accuracy over the last 10 % of "
-    "rounds. Paper: FedDUAL, TMLR 2025, Table 1. Difference: ours minus the paper's, in points. Bold: the best mean.",
+    "Ours: mean ± sample standard deviation over seeds (their number; one has none) of the mean accuracy over the last "
+    "10 % of rounds; the 95 % interval of the mean (Student's t) is in the CSV file. Paper: FedDUAL, TMLR 2025, Table "
+    "1. Difference: ours minus the paper's, in points. Bold: the best mean.",
     "* did not converge: non-finite weights, or within a point of chance over the last 10 % of rounds.",
     SAME_RUNS,
 )

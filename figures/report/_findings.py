@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diagnostics import gradients
-from diagnostics.statistics import over_seeds
+from diagnostics.statistics import NO_INTERVAL, over_seeds, said
 from figures._results import signed
 from figures.report._landscape import compared
 from figures.report._story import UNITS, Story
@@ -56,7 +56,8 @@ def _gradients(story: Story) -> Iterator[Finding]:
             ordered = sorted(times, key=times.__getitem__)
             least, most = (f"{times[layer]:.1f} ({layer})" for layer in (ordered[0], ordered[-1]))
             text = f"At the global model a client's gradient is {least} to {most} times as long in {group.label}"
-            yield Finding(f"{text} as in {base.label}.", times)
+            alone = f" ({NO_INTERVAL})" if table["runs"].max() == 1 else ""
+            yield Finding(f"{text} as in {base.label}{alone}.", times)
             return
 
 
@@ -66,6 +67,7 @@ def _flatness(story: Story) -> Iterator[Finding]:
         return
     table = made.summary[(made.summary["quantity"] == RISE) & (made.summary["variant"] == "plain")]
     rows = table[table["match"] == table["match"].iloc[0]].to_dict("records")
-    parts = [f"{row['mean']:.2f} [{row['low']:.2f}, {row['high']:.2f}] around {row['model']}" for row in rows]
-    text = f"Half a filter norm away in a random direction the loss is higher by {', '.join(parts)}."
+    parts = [f"{said(row['mean'], row['low'], row['high'], '.2f')} around {row['model']}" for row in rows]
+    text = f"Half a filter norm away in a random direction the loss is higher by {', '.join(parts)}"
+    text += f" ({NO_INTERVAL})." if rows[0]["seeds"] == 1 else "."
     yield Finding(text, {str(row["model"]): row["mean"] for row in rows})

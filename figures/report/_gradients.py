@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from diagnostics import gradients
+from diagnostics.statistics import NO_INTERVAL
 from figures.charts import Heat, Panel, Scale
 from figures.paper.fig2_gradient_norms import SHOWN
 from figures.report._page import Control, Exhibit, Option, Part, line, part
@@ -131,7 +132,8 @@ def _ratio_cells(
         return np.asarray(cells[column].unstack().reindex(index=names, columns=layers).to_numpy(float))
 
     def words(name: str, layer: str, value: float, low: float, high: float) -> str:
-        interval = f"<br>95 %: {low:.2f} to {high:.2f}" if low == low else ""
+        alone = f"<br>{NO_INTERVAL}" if when["round"] == "all" else ""
+        interval = f"<br>95 %: {low:.2f} to {high:.2f}" if low == low else alone
         return f"{gradients.definition(name).letter} {name.replace('_', ' ')}, {layer}: {value:.3f} times{interval}"
 
     ratio, low, high = grid("ratio"), grid("low"), grid("high")

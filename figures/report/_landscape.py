@@ -1,14 +1,14 @@
 """Loss surfaces in three dimensions, and how flat they are."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from diagnostics.flatness import recorded
-from diagnostics.flatness.comparison import Comparison
+from diagnostics.flatness.comparison import Comparison, all_at_once, said_of, said_of_effect
 from diagnostics.flatness.recorded import largest
+from diagnostics.statistics import NO_INTERVAL
 from feddual.records.identity import Replicate
 from figures.charts import surfaces as plots
 from figures.charts.scale import shared_scale
@@ -62,23 +62,24 @@ def flatness(story: Story) -> Part:
     if made is None:
         return part("flatness", missing=["No complete loss surfaces to compare."])
     table = made.against_first
-    first, seeds, directions = table["model"].iloc[0], int(table["seeds"].iloc[0]), int(table["directions"].iloc[0])
+    first, seeds, directions = table["model"].iloc[0], int(table["seeds"].max()), int(table["directions"].max())
     rows = []
     for quantity, name in QUANTITY_NAMES.items():
         for row in table[table["quantity"] == quantity].to_dict("records"):
-            gap = _interval(row, "difference", "difference_low", "difference_high") if row["model"] != first else "–"
+            sign = "× " if row["effect_scale"] == "ratio" else "+ "
+            gap = [sign + said_of_effect(row), all_at_once(row)] if row["model"] != first else ["–", "–"]
             what = name.format(**made.settings) + CASES.get((row["match"], row["variant"]), "")
-            rows.append([what, row["model"], _interval(row, "mean", "low", "high"), gap])
+            rows.append([what, row["model"], said_of(row), *gap])
     planes = made.settings.get("planes")
     what = f"pairs of directions ({', '.join(planes)})" if planes else "directions"
     caption = f"{seeds} training seed{'s'[: seeds > 1]} × {directions} {what}."
     if seeds == 1:
-        caption += " With one seed the intervals are over directions alone and say nothing about training."
+        caption += f" {NO_INTERVAL.capitalize()}."
     if seeds * directions == 1:
-        caption = "One surface per model, so there is no interval; `--direction 1`, `2`, ... gives more pairs."
+        caption = f"One surface per model ({NO_INTERVAL}); `--direction 1`, `2`, ... gives more pairs."
     shown = set(table["model"])
     missing = [f"{group.label}: no comparable surface" for group in story.groups if group.label not in shown]
-    columns = ["quantity", "run", "mean [95 %]", f"minus {first} [95 %]"]
+    columns = ["quantity", "run", "mean [95 %]", f"to {first} [95 %]", f"all {table['comparisons'].max():.0f} at once"]
     return part("flatness", [Table("flatness", caption, columns, rows, table)], missing)
 
 
@@ -103,9 +104,3 @@ def compared(story: Story) -> Comparison | None:
                 found.setdefault(group.label, {})[run.replicate] = last
     tau = {} if kept is None else {"tau": kept.identity["tau"]}
     return recorded.compare_surfaces(found, stored=folder, **tau)
-
-
-def _interval(row: Mapping[Any, Any], middle: str, low: str, high: str) -> str:
-    if row[low] == row[high]:
-        return f"{row[middle]:.3g}"
-    return f"{row[middle]:.3g} [{row[low]:.3g}, {row[high]:.3g}]"

@@ -446,18 +446,22 @@ def quadratic_run(path, algorithm, partition, seed, steepness):
 
 
 def test_flatness_of_known_surfaces(tmp_path):
-    """kappa is the mean of 4 s and 6 s; on the axes the loss rises by 2 s r^2 and 3 s r^2, on the mean by 2.5 s r^2."""
+    """kappa is the mean of 4 s and 6 s; on the axes the loss rises by 2 s r^2 and 3 s r^2, on the mean by 2.5 s r^2.
+
+    Of two pairs with steepness s and s + 0.1 the geometric mean.
+    """
+    one, two = (1.0 * 1.1) ** 0.5, (3.0 * 3.1) ** 0.5
     for seed in (0, 1):
         quadratic_run(tmp_path / f"runs/iid-{seed}", "fedavg", {"partition.name": "iid"}, seed, 1.0)
         quadratic_run(tmp_path / f"runs/skewed-{seed}", "fedavg", {}, seed, 3.0)
     drawing = figures.draw("fig1", tmp_path / "runs", tmp_path / "out")
     check_files(drawing.files)
     frame = drawing.frame.set_index(["quantity", "group"])
-    assert frame.loc[("kappa", "FedAvg, IID"), "mean"] == pytest.approx(5 * 1.05)
-    assert frame.loc[("kappa", "FedAvg, non-IID"), "difference"] == pytest.approx(10)
-    assert frame.loc[("rise_0.5", "FedAvg, IID"), "mean"] == pytest.approx(2.5 * 1.05 * 0.25)
-    assert frame.loc[("rise_1", "FedAvg, non-IID"), "mean"] == pytest.approx(2.5 * 3.05)
-    assert set(frame["pairs"]) == {2}
+    assert frame.loc[("kappa", "FedAvg, IID"), "mean"] == pytest.approx(5 * one)
+    assert frame.loc[("kappa", "FedAvg, non-IID"), "effect"] == pytest.approx(two / one)
+    assert frame.loc[("rise_0.5", "FedAvg, IID"), "mean"] == pytest.approx(2.5 * one * 0.25)
+    assert frame.loc[("rise_1", "FedAvg, non-IID"), "mean"] == pytest.approx(2.5 * two)
+    assert (frame.loc["kappa", "pairs"].tolist(), frame.loc["loss", "pairs"].tolist()) == ([2, 2], [1, 1])
     assert "Drawn, FedAvg, IID (LeNet, Fashion-MNIST): Loss over" in (tmp_path / "out/fig1_table.md").read_text()
 
 

@@ -133,7 +133,7 @@ def test_compare(run, tmp_path):
         assert "mean of 60 training samples" in text, name
     shown = call("compare", run / "even", run / "skewed", "--directions", 2, "--images", 60, "--grid", 3, "--out", out)
     assert "r_tau" in shown.stdout
-    assert "say nothing about training" in shown.stdout
+    assert "One seed, no interval" in shown.stdout
     assert "L(0)" in shown.stdout
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     other = call("compare", run / "skewed", run / "even", "--directions", 2, "--images", 60, "--out", out, code=2)
@@ -158,12 +158,12 @@ def test_compare_from_recorded_surfaces(run, tmp_path):
     whole = json.loads((tmp_path / "cmp" / "comparison.json").read_text())
     means = {(row["quantity"], row["model"]): row["mean"] for row in whole["summary"]}
     expected = [(one.loss[2, 3] + one.loss[2, 1] + one.loss[3, 2] + one.loss[1, 2]) / 4 for one in surfaces]
-    expected = np.mean(expected) - np.mean([one.loss[2, 2] for one in surfaces])
-    assert means["rise_0.5", "skewed"] == pytest.approx(expected)
+    expected = np.array(expected) - [one.loss[2, 2] for one in surfaces]
+    assert means["rise_0.5", "skewed"] == pytest.approx(np.exp(np.log(expected).mean()))
     assert means["loss", "skewed"] == pytest.approx(surfaces[0].loss[2, 2])
-    gap = means["rise_0.5", "skewed"] - means["rise_0.5", "even"]
+    ratio = means["rise_0.5", "skewed"] / means["rise_0.5", "even"]
     (row,) = [row for row in facts["differences"] if row["quantity"] == "rise_0.5"]
-    assert row["difference"] == pytest.approx(gap)
+    assert (row["scale"], row["effect"]) == ("ratio", pytest.approx(ratio))
     assert (tmp_path / "cmp" / "profiles.png").is_file()
     assert "expected lines or surfaces" in call("compare", *paths, "--from", "memory", code=2).stderr
 

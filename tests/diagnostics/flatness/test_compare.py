@@ -3,16 +3,14 @@
 import json
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import feddual
 from diagnostics.flatness import measures
 from diagnostics.flatness.compare import compare_models
-from diagnostics.flatness.comparison import paired_differences
+from diagnostics.flatness.comparison import Comparison, said_of, said_of_effect
 from diagnostics.flatness.matching import group_runs
 from diagnostics.flatness.measures import flatness_radius, symmetric_rise
-from diagnostics.statistics import band, hierarchical, over_seeds, standard_error
 from diagnostics.surfaces.results import Lines, Surface
 from feddual._lazy import keras, tf
 from feddual.errors import UserError
@@ -74,37 +72,63 @@ def test_a_planes_axes_are_two_lines_with_the_same_formulas():
     np.testing.assert_allclose(measures.profiles(lines).mean(0), measures.profiles(axis)[0])
 
 
-def test_the_bootstrap_draws_seeds_then_directions():
-    rng = np.random.default_rng(0)
-    within = rng.normal(0, 0.01, (6, 50)) + rng.normal(0, 1, (6, 1))  # directions of one training are alike
-    low, high = hierarchical(within)
-    assert low < within.mean() < high
-    assert high - low > 0.5  # six independent values, not three hundred
-    flat_low, flat_high = hierarchical(within.reshape(1, -1))
-    assert flat_high - flat_low < 0.5 * (high - low)
-    assert hierarchical(within) == hierarchical(within)
+def comparison(first, second, extent=1.0):
+    """Two models, of each a list of seeds, of each a list of planes given by their two curvatures."""
+    measured = {
+        ("round", "plain", name, seed): [plane(*pair, extent) for pair in pairs]
+        for name, seeds in (("one", first), ("two", second))
+        for seed, pairs in enumerate(seeds)
+    }
+    return Comparison.of(measured, {"tau": 0.1}, {}, ("loss", *measures.QUANTITIES))
 
 
-def test_spreads_over_seeds_by_hand():
-    assert over_seeds([1.0, None, 3.0]) == pytest.approx((2, 2**0.5))
-    assert np.isnan(over_seeds([1.0])[1])
-    assert np.isnan(over_seeds([None])).all()
-    mean, low, high = band(pd.DataFrame({0: [1.0, 5.0], 1: [3.0, np.nan]}))
-    assert (mean.tolist(), low[1], high[1]) == ([2, 5], 5, 5)
-    assert high[0] - low[0] == pytest.approx(2 * 2**0.5)
-    np.testing.assert_allclose(standard_error(np.array([[1.0], [3.0]])), [1])
+def test_positive_quantities_are_compared_by_ratios():
+    """Curvatures c and 2 c, of every seed and pair: the ratio is 2 and its interval nothing but that."""
+    made = comparison([[(1, 1), (4, 4)], [(2, 2), (2, 2)]], [[(2, 2), (8, 8)], [(4, 4), (4, 4)]])
+    row = made.differences.set_index("quantity").loc["kappa"]
+    assert (row["scale"], row["comparisons"], row["seeds"], row["directions"]) == ("ratio", 6, 2, 2)
+    assert row[["effect", "low", "high", "all_low", "all_high"]].tolist() == pytest.approx([2] * 5)
+    assert row["differs"]
+    mean = made.summary.set_index(["quantity", "model"]).loc[("kappa", "one")]
+    assert (mean["scale"], mean["mean"]) == ("log", pytest.approx(2 * (1 * 4 * 2 * 2) ** 0.25))
+    bent = comparison([[(1, 1)], [(2, 2)]], [[(1, 1)], [(-1, -1)]])  # a saddle has no logarithm
+    row = bent.differences.set_index("quantity").loc["kappa"]
+    assert (row["scale"], row["effect"]) == ("difference", pytest.approx(-3))
+    assert not row["differs"]
 
 
-def test_the_bootstrap_equals_a_slow_twin():
-    values = np.array([[1.0, 2, 4], [3, 5, 9]])
-    from feddual import seeding
+def test_a_models_loss_is_one_number_however_many_directions():
+    made = comparison([[(1, 1)] * 5] * 3, [[(2, 2)] * 5] * 3)
+    assert len(made.models) == 6
+    assert "loss" not in made.values
+    counted = made.summary.set_index(["quantity", "model"])["directions"]
+    assert (counted["loss", "one"], counted["kappa", "one"]) == (1, 5)
 
-    rng = seeding.generator(0, "bootstrap")
-    seeds, directions = rng.integers(0, 2, (50, 2)), rng.integers(0, 3, (50, 2, 3))
-    means = [
-        np.mean([[values[seeds[b, s], directions[b, s, d]] for d in range(3)] for s in range(2)]) for b in range(50)
-    ]
-    np.testing.assert_allclose(hierarchical(values, draws=50), np.quantile(means, [0.025, 0.975]))
+
+def test_one_seed_has_no_interval():
+    made = comparison([[(1, 1), (2, 2)]], [[(3, 3), (4, 4)]])
+    assert made.summary[["low", "high"]].isna().all(axis=None)
+    assert made.differences[["low", "high", "all_low", "all_high"]].isna().all(axis=None)
+    assert not made.differences["differs"].any()
+    assert made.profiles.query("radius > 0")["low"].isna().all()
+    assert [said_of(row) for row in made.summary.query("quantity == 'kappa'").to_dict("records")] == ["2.83", "6.93"]
+
+
+def test_a_radius_that_was_never_reached_is_a_bound(tmp_path):
+    """A rise of 0.1 lies beyond radius 1 where the curvature is below 0.2."""
+    made = comparison([[(1, 1)], [(2, 2)]], [[(0.05, 1)], [(2, 2)]])
+    made.save(tmp_path)
+    for found in (made, Comparison.load(tmp_path)):
+        one, two = found.against_first.query("quantity == 'r_tau'").to_dict("records")
+        assert (one["censored"], two["censored"]) == (0, 1)
+        assert np.isnan([two["low"], two["effect_low"], two["effect_all_high"]]).all()
+        assert said_of(two).startswith("> 0.")
+        assert said_of(two).endswith("(1 never reached)")
+        assert said_of_effect(two) == f"> {two['effect']:.3g}"
+        assert found.against_first.query("quantity == 'kappa'")["effect_low"].notna().any()
+    both = comparison([[(0.05, 1)], [(2, 2)]], [[(0.05, 1)], [(2, 2)]])
+    row = both.differences.set_index("quantity").loc["r_tau"]
+    assert (row["bound"], np.isnan(row["effect"])) == ("?", True)
 
 
 def test_models_compared_on_a_case_known_by_hand():
@@ -119,8 +143,8 @@ def test_models_compared_on_a_case_known_by_hand():
     # delta(r) = kappa r² / 2 = 0.1; straight lines between radii a tenth apart
     assert summary["r_tau", "large"] == pytest.approx((0.2 / 3.64) ** 0.5, abs=0.01)
     row = found.differences.set_index("quantity").loc["kappa"]
-    assert row["difference"] == pytest.approx(2.73, rel=1e-3)
-    assert row["excludes_zero"]
+    assert row["effect"] == pytest.approx(4, rel=1e-3)
+    assert np.isnan(row["low"])  # one seed
     profile = found.profiles.query("model == 'small' and radius == 1.0").iloc[0]
     assert profile["mean"] == pytest.approx(0.455, rel=1e-3)
     assert profile["loss"] == pytest.approx(0.455, rel=1e-3)
@@ -226,10 +250,10 @@ def test_comparison_of_runs(runs, tmp_path):
     with pytest.warns(UserWarning, match="nearest kept checkpoints differ by"):  # one seed's model is far worse
         found = compare_models(group_runs(runs), **options)
     assert len(found.values) == 2 * 2 * 2 * 2 * 2  # matches, variants, models, seeds, directions
-    by_round = found.values.query("match == 'round'")
+    by_round = found.models.query("match == 'round'")
     assert set(by_round["round"]) == {3}
-    by_loss = found.values.query("match == 'loss' and variant == 'plain'").drop_duplicates(["model", "seed"])
-    at_end = by_round.query("variant == 'plain'").drop_duplicates(["model", "seed"])
+    by_loss = found.models.query("match == 'loss' and variant == 'plain'")
+    at_end = by_round.query("variant == 'plain'")
     target = at_end["loss"].max()
     assert (by_loss["loss"] - target).abs().max() <= (at_end["loss"] - target).abs().max() + 1e-12
     # The same noise for all: hashes differ, since filters do, names do not.
@@ -244,9 +268,8 @@ def test_comparison_of_runs(runs, tmp_path):
     with pytest.warns(UserWarning, match="differ by"):
         again = compare_models(group_runs(runs), **options)  # from the files
     np.testing.assert_array_equal(again.values["kappa"], found.values["kappa"])
-    np.testing.assert_allclose(
-        paired_differences(found.values)["difference"], [row["difference"] for row in whole["differences"]], rtol=1e-9
-    )
+    kept = Comparison.load(tmp_path / "cmp")
+    np.testing.assert_array_equal(again.differences["effect"], kept.differences["effect"])
     assert list(found.surfaces) == ["even-0", "skewed-0"]
 
 

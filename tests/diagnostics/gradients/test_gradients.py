@@ -315,8 +315,12 @@ def test_ratios_find_a_known_factor():
     assert table["ratio"].tolist() == pytest.approx([2, 5], rel=0.03)
     assert (table["low"] < table["ratio"]).all()
     assert (table["ratio"] < table["high"]).all()
-    assert (table["high"] / table["low"] < 1.2).all()
+    assert (table["high"] / table["low"] < 1.4).all()  # Student's t with two degrees of freedom
+    assert (table["all_low"] < table["low"]).all()
     assert table["runs"].tolist() == [3, 3]
+    assert table["comparisons"].tolist() == [2, 2]  # layers
+    alone = gradients.ratios([frame_of(1, 0)], [frame_of(2, 1)], ["A"])
+    assert alone[["low", "high", "all_low", "all_high"]].isna().all(axis=None)
     with pytest.raises(UserError, match="in pairs"):
         gradients.ratios([frame_of(1, 0)], [], ["A"])
     with pytest.raises(UserError, match="allowed: A client_at_global"):
@@ -324,18 +328,18 @@ def test_ratios_find_a_known_factor():
 
 
 def test_ratios_are_read_from_a_file_only_if_it_is_of_these_runs(tmp_path):
-    groups = {"even": {0: frame_of(1, 0), 1: frame_of(1, 1)}, "skewed": {1: frame_of(2, 2)}}
+    groups = {"even": {seed: frame_of(1, seed) for seed in range(3)}, "skewed": {1: frame_of(2, 3), 2: frame_of(2, 4)}}
     asked, file = {("skewed", "rms"): ["A"], ("milder", "rms"): ["A"]}, tmp_path / "ratios.json"
     made = gradients.ratio_tables(groups, "even", asked, file)
     assert not file.exists()  # drawing writes nothing
     assert set(made["against"]) == {"skewed"}
-    assert set(made["runs"]) == {1}  # paired by seed
+    assert set(made["runs"]) == {2}  # paired by seed
     gradients.ratio_tables(groups, "even", asked, file, write=True)
     again = gradients.ratio_tables(groups, "even", asked, file)
     assert again.to_dict("records") == made.to_dict("records")  # every digit
     file.write_text(file.read_text().replace('"layer": "a"', '"layer": "kept"'))
     assert "kept" in set(gradients.ratio_tables(groups, "even", asked, file)["layer"])
-    groups["skewed"][1] = frame_of(3, 2)
+    groups["skewed"][1] = frame_of(3, 3)
     assert "kept" not in set(gradients.ratio_tables(groups, "even", asked, file)["layer"])
 
 

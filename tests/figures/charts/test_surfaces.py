@@ -105,7 +105,8 @@ def test_difference_marks_chance():
     assert len(chart.matplotlib().axes[0].collections) == 2  # the map and the hatching
     assert "a: L(0) = 0.500, accuracy 87.5%, ‖g‖ = 0.12\nb: L(0) = 1.000" in panel.note
     (several,) = plots.difference([made(), made(1.1)], [made(2.0), made(2.2)]).panels
-    assert "over 2 pairs" in several.note
+    assert "95 % interval (2 seeds × 1 pairs) holds 0" in several.note
+    assert "one seed, no interval" in panel.note
     assert "A: L(0) = 0.525" in several.note  # the mean of 0.5 and 0.55
     with pytest.raises(UserError, match="same grid"):
         plots.difference(made(), made(shape=(5, 5)))
