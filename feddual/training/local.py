@@ -306,6 +306,9 @@ class LocalTraining:
             own = self.algorithm.loss_term(ctx, weights, batch, outputs, cross_entropy)
             loss = tf.add_n([own, *losses])
         gradient = tape.gradient(loss, weights)
+        # What all algorithms share takes a backward pass of its own where the loss has other terms, and is asked for.
+        is_plain = not norms or (own is cross_entropy and not losses)
+        plain = gradient if is_plain else tape.gradient(cross_entropy, weights)
         adjusted = self.algorithm.adjust_gradient(ctx, gradient, weights)
         weights, slots = self.optimizer.step(weights, adjusted, state.optimizer, state.step)
         weights = self.algorithm.after_step(ctx, weights)
@@ -314,8 +317,6 @@ class LocalTraining:
         correct += count * tf.reduce_sum(tf.where(hits, batch.weights, 0.0))
         squares = state.square_sums
         if norms:
-            is_plain = own is cross_entropy and not losses  # else another backward pass tells what all algorithms share
-            plain = gradient if is_plain else tape.gradient(cross_entropy, weights)
             # An op for each part.
             squares += 2 * tf.stack([[tf.nn.l2_loss(one[part]) for part in norms] for one in (plain, adjusted)])
         state = State(weights, statistics, slots, state.gradient_sum + gradient, state.step + 1, squares)

@@ -16,6 +16,6 @@ def at_client(client: AtClient) -> np.ndarray | None:
 
 
 DEFINITION = Definition(
-    "A'", "sqrt(max(0, <g_k', g_k''>)) of two random halves of the probe set: without the noise that inflates the norm; "
-    "its mean over clients is not, see A2", "with A", at_client=at_client, shares="client_at_global", place=1,
+    "A'", "sqrt(max(0, <g_k', g_k''>)) of two random halves of the probe set: without the noise that inflates A; for "
+    "means see A2", "with A", at_client=at_client, shares="client_at_global", place=1,
 )  # fmt: skip
