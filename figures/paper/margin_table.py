@@ -13,8 +13,8 @@ import pandas as pd
 
 from diagnostics.statistics import over_seeds
 from feddual.records.results import Recorded
-from figures._results import NOT_RUN, Drawing, Results, signed
-from figures._rows import ALGORITHMS, DATASETS, SAME_RUNS
+from figures._results import NOT_RUN, Drawing, Results, same_text, signed
+from figures._rows import ALGORITHMS, DATASETS, SAME_RUNS, same_as
 from figures.charts import LOOKS, tables
 
 OURS = "feddual-tuned"
@@ -35,7 +35,8 @@ def draw(runs: Results, out: Path) -> Drawing:
         ours = runs.of(dataset, OURS)
         lines = []
         for row in BASELINES:
-            pair = {"default": _cell(ours, runs.of(dataset, row)), "tuned": _cell(ours, runs.chosen(dataset, row))}
+            found = {"default": runs.of(dataset, row), "tuned": runs.chosen(dataset, row)}
+            pair = {block: {"same_as": same_as(row, of), **_cell(ours, of)} for block, of in found.items()}
             cells += [{"dataset": dataset, "row": row, "block": block, **cell} for block, cell in pair.items()]
             lines.append([LOOKS[row].label, *(text for cell in pair.values() for text in _texts(cell))])
         columns = ["baseline", "at 1e-3", "its rounds", "FedDUAL's", "chosen settings", "its rounds", "FedDUAL's"]
@@ -65,6 +66,8 @@ def _rounds(runs: Sequence[Recorded]) -> float:
 def _texts(cell: dict[str, Any]) -> list[str]:
     if not cell["seeds"]:
         return [NOT_RUN, "–", "–"]
+    if cell["same_as"]:
+        return [same_text(cell["same_as"]), "–", "–"]
     spread = f" ± {cell['std']:.2f}" if cell["std"] == cell["std"] else ""
     rounds = ["not reached" if np.isinf(cell[key]) else f"{cell[key]:g}" for key in ("rounds", "our_rounds")]
     star = ", *" if cell["diverged"] else ""
