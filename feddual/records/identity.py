@@ -26,7 +26,8 @@ def identity(values: Values) -> Identity:
     """The identity of a resolved config. The preset is a name for parameters; these count, not the name."""
     kept = {key: dict(value) if isinstance(value, Mapping) else value for key, value in essential(values).items()}
     kept["algorithm"].pop("preset", None)
-    kept.get("evaluation", {}).pop("batch_size", None)
+    for key in ("batch_size", "metrics"):  # change what is told, not what comes out
+        kept.get("evaluation", {}).pop(key, None)
     text = json.dumps(kept, sort_keys=True)
     kept["training"] = {key: value for key, value in kept["training"].items() if key != "rounds"}
     return Identity(text, json.dumps(kept, sort_keys=True))
