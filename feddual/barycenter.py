@@ -18,7 +18,7 @@ class Barycenter:
 
     vector: np.ndarray
     iterations: int
-    residual: float  # relative change of the last iteration
+    residual: float  # relative change of the last iteration; of `sinkhorn`, POT's error, infinite where it says none
     client_weights: np.ndarray  # share of each client in the result; the given weights where it is no combination
     distances: np.ndarray  # from the result to each client, in the method's own distance
     from_mean: float  # norm of the difference to the weighted mean
@@ -138,12 +138,15 @@ def quantile_w1(vectors: np.ndarray, weights: np.ndarray) -> Barycenter:
     reached = np.cumsum(np.asarray(weights)[order], axis=0) >= 0.5 - 1e-12
     first = reached.argmax(0)
     values = np.take_along_axis(np.take_along_axis(rows, order, 0), first[None], 0)[0]
+    values[np.isnan(rows).any(0)] = np.nan  # sorted to the end, it would vanish from the median
     return _by_rank(np.sort(values), vectors, weights, order=1)
 
 
 def geometric_median(vectors: np.ndarray, weights: np.ndarray, max_iter: int = 1000, tol: float = 1e-9) -> Barycenter:
     """Eq. 13 with p = 2 taken literally (distances not squared): the geometric median of the sorted vectors."""
-    rows = np.sort(vectors, axis=1).astype(np.float64)
+    exponent = np.frexp(np.abs(vectors).max())[1]
+    vectors = np.ldexp(vectors.astype(np.float64), -exponent)  # below one, so that no square overflows; exact
+    rows = np.sort(vectors, axis=1)
     point = _mean(rows, weights)
     for step in range(1, max_iter + 1):  # noqa: B007 - told in the end
         pull = weights / np.maximum(np.linalg.norm(rows - point, axis=1), 1e-12)
@@ -152,7 +155,10 @@ def geometric_median(vectors: np.ndarray, weights: np.ndarray, max_iter: int = 1
         point = moved
         if change <= tol:
             break
-    return replace(_by_rank(point, vectors, weights, order=2), iterations=step, residual=change)
+    found = _by_rank(point, vectors, weights, order=2)
+    vector, distances, from_mean = (np.ldexp(x, exponent) for x in (found.vector, found.distances, found.from_mean))
+    found = replace(found, vector=vector, distances=distances, from_mean=float(from_mean))
+    return replace(found, iterations=step, residual=change)
 
 
 def sinkhorn(
@@ -180,15 +186,19 @@ def sinkhorn(
     weights = np.asarray(weights)
     with np.errstate(divide="ignore", invalid="ignore"):  # POT takes the logarithm of empty bins
         if method == "lp":
-            masses = ot.lp.barycenter(histograms, cost, weights, solver="highs")
-        elif method == "debiased":
-            masses = ot.bregman.barycenter_debiased(histograms, cost, epsilon, weights, method="sinkhorn_log")
+            masses, log = ot.lp.barycenter(histograms, cost, weights, solver="highs", log=True)
+            steps, residual = log.nit, 0.0 if log.success else np.inf
         else:
-            masses = ot.bregman.barycenter(histograms, cost, epsilon, weights, method=method, numItermax=5000)
+            asked = (histograms, cost, epsilon, weights)
+            if method == "debiased":
+                masses, log = ot.bregman.barycenter_debiased(*asked, method="sinkhorn_log", log=True)
+            else:
+                masses, log = ot.bregman.barycenter(*asked, method=method, numItermax=5000, log=True)
+            steps, residual = log["niter"] + 1, float(log["err"][-1]) if log["err"] else np.inf
     masses = np.maximum(masses, 0) / np.maximum(masses, 0).sum()
     levels = (np.arange(vectors.shape[1]) + 0.5) / vectors.shape[1]
     values = np.interp(levels, np.concatenate([[0], np.cumsum(masses)]), edges)
-    return _by_rank(values, vectors, weights, order=2)
+    return replace(_by_rank(values, vectors, weights, order=2), iterations=steps, residual=residual)
 
 
 def free_support(vectors: np.ndarray, weights: np.ndarray, shape: tuple[int, ...] = ()) -> Barycenter:
@@ -218,8 +228,9 @@ def free_support(vectors: np.ndarray, weights: np.ndarray, shape: tuple[int, ...
         numItermax=100, stopThr=1e-10, log=True,
     )  # fmt: skip
     distances = np.sqrt([ot.emd2(even, even, ot.dist(points, cloud)) for cloud in clouds])
-    steps = len(log["displacement_square_norms"])
-    return _result(points.ravel(), steps, 0.0, np.asarray(weights), distances, centre)
+    moves = np.sqrt(log["displacement_square_norms"])
+    residual = moves[-1] / (np.linalg.norm(points) or 1.0)
+    return _result(points.ravel(), len(moves), residual, np.asarray(weights), distances, centre)
 
 
 def _mean(vectors: np.ndarray, weights: np.ndarray) -> np.ndarray:

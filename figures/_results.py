@@ -16,6 +16,7 @@ from feddual.records.identity import Identity, Replicate, identity
 from feddual.records.results import Recorded, RunSet
 from feddual.records.study_dir import all_choices
 from figures import _rows
+from figures.charts import LOOKS
 
 NOT_RUN = "not run"
 WINDOW = 5  # rounds
@@ -50,9 +51,9 @@ class Results(RunSet):
             row: An algorithm, or one with a preset: `feddual-tuned`.
 
         Returns:
-            In the order of their seeds; none when it was not run.
+            In the order of their seeds, those of another row where it is the same; none when it was not run.
         """
-        return self.same(_rows.paper_identity(dataset, row))
+        return _rows.found_once(row, lambda name: self.same(_rows.paper_identity(dataset, name)))
 
     def timed(self, dataset: str, row: str, plain: bool) -> list[Recorded]:
         """The runs of a row that had the machine for themselves, whatever their number of rounds.
@@ -65,9 +66,13 @@ class Results(RunSet):
         Returns:
             In the order in which they were found.
         """
-        wanted = _rows.paper_identity(dataset, row)
         timed = [run for run in self.runs if run.is_timing and run.is_plain == plain]
-        return [run for run in timed if wanted and run.identity.without_rounds == wanted.without_rounds]
+
+        def find(name: str) -> list[Recorded]:
+            wanted = _rows.paper_identity(dataset, name)
+            return [run for run in timed if wanted and run.identity.without_rounds == wanted.without_rounds]
+
+        return _rows.found_once(row, find)
 
     @cached_property
     def tuned(self) -> dict[tuple[str, str], Tuned]:
@@ -109,9 +114,14 @@ class Results(RunSet):
         Returns:
             In the order of their seeds; none when nothing was chosen.
         """
-        if (dataset, row) in self.tuned:
-            return self.same(self.tuned[dataset, row].identity)
-        return self.of(dataset, row) if row == "feddual-tuned" else []
+        if row == "feddual-tuned" and (dataset, row) not in self.tuned:
+            return self.of(dataset, row)
+
+        def find(name: str) -> list[Recorded]:
+            tuned = self.tuned.get((dataset, name))
+            return self.same(tuned.identity) if tuned else []
+
+        return _rows.found_once(row, find)
 
 
 # --- frames -----------------------------------------------------------------------------------------------------------
@@ -181,3 +191,8 @@ def difference_text(cell: Mapping[str, Any]) -> str:
 
 def signed(value: float, digits: int = 2) -> str:
     return f"{value:+.{digits}f}".replace("-", "−")
+
+
+def same_text(row: str) -> str:
+    """`= FedAvg`, for a row whose runs are another's."""
+    return f"= {LOOKS[row].label}" if row else ""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from diagnostics.gradients.contract import Halves
+from diagnostics.gradients.contract import Halves, random_halves
 from diagnostics.gradients.definitions import DEFINITIONS
 from diagnostics.gradients.layers import NORMALISATIONS, Groups, normalise
 from feddual._lazy import keras, tf
@@ -97,14 +97,13 @@ class Recording:
         Args:
             epoch: What the rows are recorded under.
         """
-        count = len(self._x)
-        half = count // 2
+        one, two = random_halves(np.arange(len(self._x)), 0, epoch)
         first, second = (
-            self._gradient(self._x[part], self._y[part]).numpy().astype(np.float64)
-            for part in (slice(None, half), slice(half, None))
+            self._gradient(tf.gather(self._x, rows), tf.gather(self._y, rows)).numpy().astype(np.float64)
+            for rows in (one, two)
         )
         groups = self._groups
-        seen = SimpleNamespace(groups=groups, halves=Halves(groups, first, second, (half, count - half)))
+        seen = SimpleNamespace(groups=groups, halves=Halves(groups, first, second, (len(one), len(two))))
         weights = groups.norms(read(self.model))
         for one in MEASURED:
             raw = one.at_client(seen)

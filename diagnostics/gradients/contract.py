@@ -13,7 +13,7 @@ import numpy as np
 
 from diagnostics.gradients.layers import Groups
 from feddual.probes import ClientView, RoundView
-from feddual.seeding import seed as derived_seed
+from feddual.seeding import generator
 
 BY_PRODUCT = "a by-product"
 
@@ -83,10 +83,13 @@ class Halves:
     @cached_property
     def without_noise(self) -> tuple[np.ndarray, np.ndarray] | None:
         """The squared gradient norm without noise, and the trace of the gradient's covariance for one example."""
-        return None if self.first is None else two_halves(self.groups, self.first, self.second, self.sizes[0])
+        if self.first is None:
+            return None
+        one, two = self.sizes
+        return two_halves(self.groups, self.first, self.second, 2 * one * two / (one + two))
 
 
-def two_halves(groups: Groups, first: np.ndarray, second: np.ndarray, half: int) -> tuple[np.ndarray, np.ndarray]:
+def two_halves(groups: Groups, first: np.ndarray, second: np.ndarray, half: float) -> tuple[np.ndarray, np.ndarray]:
     """The squared gradient norm without noise, and the trace of the gradient's covariance for one example.
 
     With independent halves of b examples each: E<g', g''> = ||g||^2 and E||g'||^2 = ||g||^2 + tr(Sigma) / b.
@@ -95,7 +98,7 @@ def two_halves(groups: Groups, first: np.ndarray, second: np.ndarray, half: int)
         groups: Layers or variables.
         first: Mean gradient over the first half.
         second: Mean gradient over the second half.
-        half: b.
+        half: b; the harmonic mean where the halves differ by an example.
     """
     product = groups.inner(first, second)
     return product, half * ((groups.squares(first) + groups.squares(second)) / 2 - product)
@@ -128,17 +131,35 @@ class AtClient:
     @cached_property
     def halves(self) -> Halves:
         """g_k over the probe set."""
-        rows, weights = self.probe_set, self.view.global_weights
-        half = len(rows) // 2
-        second = self.view.gradient(weights, rows[half:]).astype(np.float64)
-        first = self.view.gradient(weights, rows[:half]).astype(np.float64) if half else None
-        return Halves(self.groups, first, second, (half, len(rows) - half))
+        view = self.view
+        one, two = random_halves(self.probe_set, view.experiment.seed, view.round_index, view.client_id)
+        second = view.gradient(view.global_weights, two).astype(np.float64)
+        first = view.gradient(view.global_weights, one).astype(np.float64) if len(one) else None
+        return Halves(self.groups, first, second, (len(one), len(two)))
+
+    def over_steps(self, which: int) -> np.ndarray:
+        """The root mean square over the steps of cross-entropy's gradient (0), or of the one the step took (1)."""
+        return np.sqrt(self.groups.of_steps(self.trained.square_sums[which]) / self.steps)
 
 
 def probe_set(client_id: int, num_examples: int, samples: int) -> np.ndarray:
     """At most `samples` rows of a client's data, fixed by its number alone."""
-    rng = np.random.default_rng(derived_seed(0, "probe", 0, client_id))
-    return np.sort(rng.permutation(num_examples)[:samples])
+    return np.sort(generator(0, "probe", 0, client_id).permutation(num_examples)[:samples])
+
+
+def random_halves(rows: np.ndarray, run_seed: int, *where: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows dealt into two halves: data often lie in the order of their classes, and classes pull in other directions.
+
+    Args:
+        rows: Of a probe set.
+        run_seed: The experiment's seed.
+        *where: Round and client, or an epoch; each has halves of its own.
+
+    Returns:
+        The halves; the second has one row more where their number is odd.
+    """
+    dealt = generator(run_seed, "probe halves", *where).permutation(rows)
+    return dealt[: len(rows) // 2], dealt[len(rows) // 2 :]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Per-layer gradient norms during training.
 
-By-products of training (drift, drift diversity, mini-batch norms) are recorded in every round. The definitions that
+By-products of training (drift, drift diversity, norms of the steps) are recorded in every round. The definitions that
 need passes of their own are measured on a schedule, each client on a fixed set of at most `samples` of its examples.
 Only what a figure needs leaves the client: a number per layer, and on scheduled rounds what its definitions send.
 """
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 COLUMNS = ("round", "client", "layer", "definition", "normalisation", "value")
 BY_PRODUCTS = [name for name, one in DEFINITIONS.items() if one.is_by_product]
+RANDOM = "random"  # how halves are drawn; logs that do not say so have them in the order of the client's rows
+OF_ALL = {"drift": "drift_pooled"}  # under these names the values of all clients stood in older logs
 SCHEDULED = tuple(name for name, one in DEFINITIONS.items() if one.by_default and not one.is_by_product)
 
 
@@ -141,7 +143,7 @@ class GradientNormProbe(Probe):
         subsets = (probe_set(client, size, self.samples) for client, size in enumerate(view.sizes))
         facts = {
             "layers": groups.names, "sizes": groups.sizes.tolist(), "samples": self.samples,
-            "definitions": sorted(self.definitions), "probe_sets": fingerprint(*subsets),
+            "definitions": sorted(self.definitions), "probe_sets": fingerprint(*subsets), "halves": RANDOM,
         }  # fmt: skip
         RunDir(view.folder).write_json("facts.json", facts)
         view.cut_back()
@@ -257,7 +259,7 @@ def _tidy(facts: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], normalisa
                 at = np.asarray(local[place], float) if local is not None and known[name].at_local else weights
                 add(row, client, name, values[place], at)
         for name, values in row["of_all"].items():
-            add(row, None, name, values, weights)
+            add(row, None, OF_ALL.get(name, name), values, weights)
         for name in known.keys() & row.keys():  # of some layers only
             parts.extend((row["round"], None, layer, name, "raw", value) for layer, value in row[name].items())
     return pd.DataFrame(parts, columns=list(COLUMNS)).astype({"client": "Int64"})

@@ -80,7 +80,9 @@ class Trained:
     epoch_accuracy: np.ndarray
     extras: dict[str, np.ndarray]  # what after_training returned
     epoch_facts: np.ndarray  # a row per epoch, a column for each of the algorithm's `epoch_facts`
-    square_sums: np.ndarray  # of the steps' gradients, over the parts that a probe's `step_norms` asks for
+    # Of the steps, over the parts that a probe's `step_norms` asks for, (2, parts): squared norms of cross-entropy's
+    # gradient, and of the gradient the optimizer is given.
+    square_sums: np.ndarray
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,9 @@ class Evaluation(Section):
     every: int = Field(1, ge=1, description="rounds between tests; the last round is always tested")
     batch_size: int = Field(100, ge=1, description="changes the speed only")
     held_out: float = Field(0.0, ge=0, le=0.5, description=_HELD_OUT)
+    metrics: Literal["standard", "all"] = Field(
+        "standard", description="all: also the public FedDUAL code's averages, as weighted_f1, g_mean_one_vs_rest, ..."
+    )
 
 
 class ProbeEntry(BaseModel):

@@ -39,7 +39,8 @@ def identity(values: Values) -> Identity:
     kept = {key: dict(value) if isinstance(value, Mapping) else value for key, value in essential(values).items()}
     kept["algorithm"].pop("preset", None)
     kept["partition"].pop("seed", None)
-    kept.get("evaluation", {}).pop("batch_size", None)
+    for key in ("batch_size", "metrics"):  # change what is told, not what comes out
+        kept.get("evaluation", {}).pop(key, None)
     text = json.dumps(kept, sort_keys=True)
     kept["training"] = {key: value for key, value in kept["training"].items() if key != "rounds"}
     return Identity(text, json.dumps(kept, sort_keys=True))

@@ -22,7 +22,7 @@ from feddual.records import sinks
 from feddual.records.identity import changes
 from feddual.records.run_dir import Checkpoint, RunDir
 from feddual.training import workbench
-from feddual.training.evaluation import classification_metrics, mean_metrics
+from feddual.training.evaluation import all_metrics, classification_metrics, mean_metrics
 from feddual.training.local import ClientTask
 
 
@@ -248,12 +248,13 @@ class RunUnderWay:
         if round_index % self.experiment.evaluation.every and round_index != self.total:
             return {}
         evaluator, num_classes = self.bench.evaluator, self.bench.federation.dataset.num_classes
+        measure = all_metrics if self.experiment.evaluation.metrics == "all" else classification_metrics
         found = []
         for model in np.atleast_2d(self.algorithm.evaluation_weights(self.server, self.layout)):
             parts = evaluator.slices(self.executor.workers)
             tasks = [workbench.EvaluationTask(self.identity, model, *part) for part in parts]
             logits = np.concatenate(list(self.executor.imap("feddual.training.workbench:answers", tasks)))
-            found.append(classification_metrics(logits, evaluator.labels, num_classes))
+            found.append(measure(logits, evaluator.labels, num_classes))
         return {"round": round_index, **(found[0] if len(found) == 1 else mean_metrics(found))}
 
     def _round_row(self, tally: Tally, previous: ServerState) -> dict[str, Any]:

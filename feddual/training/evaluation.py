@@ -46,39 +46,28 @@ class Evaluator:
 
 
 def classification_metrics(logits: np.ndarray, labels: np.ndarray, num_classes: int) -> dict[str, Any]:
-    """Top-1 accuracy, cross-entropy, and what Evaluation.py of the public FedDUAL code reports.
+    """Top-1 accuracy, cross-entropy, and metrics in which every class counts alike.
 
     Averages over classes take the classes that occur in `labels`. Non-finite logits count as wrong answers; the loss is
-    then reported as it is.
+    then reported as it is. The public FedDUAL code averages some of them in another way: `public_code_metrics`.
 
     Args:
         logits: Shape (n, num_classes).
         labels: Integers, shape (n,).
         num_classes: How many classes there are.
     """
-    finite = np.isfinite(logits).all(axis=1)
-    predicted = np.where(finite, logits.argmax(axis=1), -1)
-    confusion = np.zeros((num_classes, num_classes + 1))  # the last column takes the non-finite ones
-    np.add.at(confusion, (labels, predicted), 1)
-    hits, total = np.diag(confusion), len(labels)
-    actual, guessed = confusion.sum(1), confusion.sum(0)[:num_classes]
-    present = actual > 0
-
-    def ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-        return np.divide(part, whole, out=np.zeros(num_classes), where=whole > 0)
-
-    recall, precision = ratio(hits, actual), ratio(hits, guessed)
-    f1 = ratio(2 * precision * recall, precision + recall)
+    hits, actual, guessed = _counts(logits, labels, num_classes)
+    present, total = actual > 0, len(labels)
+    recall, precision = _ratio(hits, actual), _ratio(hits, guessed)
+    f1 = _ratio(2 * precision * recall, precision + recall)
     accuracy = hits.sum() / total
     chance = float(actual @ guessed) / total**2
     covariance = hits.sum() * total - actual @ guessed
     spread = np.sqrt(total**2 - guessed @ guessed) * np.sqrt(total**2 - actual @ actual)
+    shifted, powers = _softmax(logits)
     with np.errstate(over="ignore", invalid="ignore"):
-        shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-        powers = np.exp(shifted)
-        sums = powers.sum(1)
-        loss = float(np.mean(np.log(sums) - shifted[np.arange(total), labels]))
-        probabilities = powers / sums[:, None]
+        loss = float(np.mean(np.log(powers.sum(1)) - shifted[np.arange(total), labels]))
+    areas = _areas(logits, labels, present)
     return {
         "accuracy": float(accuracy),
         "loss": loss,
@@ -86,10 +75,47 @@ def classification_metrics(logits: np.ndarray, labels: np.ndarray, num_classes: 
         "macro_f1": float(f1[present].mean()),
         "kappa": float((accuracy - chance) / (1 - chance)) if chance < 1 else 0.0,
         "mcc": float(covariance / spread) if spread > 0 else 0.0,
-        "auc": _auc(probabilities, labels, present) if finite.all() else None,
+        "auc": None if areas is None else float(np.mean(areas)),
         "g_mean": float(np.exp(np.mean(np.log(recall[present])))) if (recall[present] > 0).all() else 0.0,
         "per_class_accuracy": [float(value) if here else None for value, here in zip(recall, present, strict=True)],
     }
+
+
+def public_code_metrics(logits: np.ndarray, labels: np.ndarray, num_classes: int) -> dict[str, Any]:
+    """What Evaluation.py of the public FedDUAL code averages in another way, under names that say how.
+
+    Each class counts by its share of `labels`; on balanced test data F1 and AUC are those of `classification_metrics`.
+    Its G-mean takes each class against the rest, sqrt(sensitivity * specificity), and then the geometric mean over
+    classes; there over the first five only, here over those that occur.
+
+    Args:
+        logits: Shape (n, num_classes).
+        labels: Integers, shape (n,).
+        num_classes: How many classes there are.
+
+    Returns:
+        `weighted_f1`, `weighted_precision`, `weighted_recall` (the accuracy), `weighted_auc`, `g_mean_one_vs_rest`.
+    """
+    hits, actual, guessed = _counts(logits, labels, num_classes)
+    present, share = actual > 0, actual / len(labels)
+    recall, precision = _ratio(hits, actual), _ratio(hits, guessed)
+    f1 = _ratio(2 * precision * recall, precision + recall)
+    others = len(labels) - actual
+    specificity = _ratio(others - (guessed - hits), others)
+    areas = _areas(logits, labels, present)
+    return {
+        "weighted_f1": float(share @ f1),
+        "weighted_precision": float(share @ precision),
+        "weighted_recall": float(share @ recall),
+        "weighted_auc": None if areas is None else float(share[present] @ areas),
+        "g_mean_one_vs_rest": float(np.prod(np.sqrt(recall * specificity)[present] ** (1 / present.sum()))),
+    }
+
+
+def all_metrics(logits: np.ndarray, labels: np.ndarray, num_classes: int) -> dict[str, Any]:
+    """Ours and the public code's, side by side."""
+    asked = (logits, labels, num_classes)
+    return classification_metrics(*asked) | public_code_metrics(*asked)
 
 
 def mean_metrics(several: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -103,10 +129,31 @@ def mean_metrics(several: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: mean([metrics[name] for metrics in several]) for name in several[0]}
 
 
-def _auc(probabilities: np.ndarray, labels: np.ndarray, present: np.ndarray) -> float | None:
-    """Area under the ROC curve, one class against the rest, averaged over the classes that occur."""
-    if present.sum() < 2:
+def _counts(logits: np.ndarray, labels: np.ndarray, num_classes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """By class: right answers, examples, answers."""
+    predicted = np.where(np.isfinite(logits).all(axis=1), logits.argmax(axis=1), -1)
+    confusion = np.zeros((num_classes, num_classes + 1))  # the last column takes the non-finite ones
+    np.add.at(confusion, (labels, predicted), 1)
+    return np.diag(confusion), confusion.sum(1), confusion.sum(0)[:num_classes]
+
+
+def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    return np.divide(part, whole, out=np.zeros(len(part)), where=whole > 0)
+
+
+def _softmax(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Logits less their largest, and e to the power of them."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+        return shifted, np.exp(shifted)
+
+
+def _areas(logits: np.ndarray, labels: np.ndarray, present: np.ndarray) -> np.ndarray | None:
+    """The area under the ROC curve of each class that occurs against the rest; none of one class or of what is NaN."""
+    if present.sum() < 2 or not np.isfinite(logits).all():
         return None
+    powers = _softmax(logits)[1]
+    probabilities = powers / powers.sum(1)[:, None]
     columns = np.sort(probabilities.T, axis=1)  # sorting values is far faster than ranking them
     areas = []
     for label in np.flatnonzero(present):
@@ -115,4 +162,4 @@ def _auc(probabilities: np.ndarray, labels: np.ndarray, present: np.ndarray) -> 
         below, upto = (np.searchsorted(columns[label], mine, side) for side in ("left", "right"))
         ranks = (below + upto + 1).sum() / 2  # the mean rank of equal values
         areas.append((ranks - positives * (positives + 1) / 2) / (positives * (len(labels) - positives)))
-    return float(np.mean(areas))
+    return np.array(areas)

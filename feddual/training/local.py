@@ -81,7 +81,7 @@ class State(NamedTuple):
     optimizer: list[Any]
     gradient_sum: Any  # of the gradients as they come from the loss
     step: Any
-    square_sums: Any  # of their squared norms over parts of the vector; empty unless asked for
+    square_sums: Any  # over parts of the vector, squared norms: cross-entropy's gradients, then those of the steps
 
 
 def _parts(layout: Layout) -> dict[str, list[slice]]:
@@ -159,7 +159,7 @@ class LocalTraining:
         weights = start[:num_trainable]
         state = State(
             weights, start[num_trainable:], self.optimizer.init(weights), tf.zeros_like(weights), tf.constant(0),
-            tf.zeros([len(norms)]),
+            tf.zeros([2, len(norms)]),
         )  # fmt: skip
         losses = accuracies = tf.zeros([epochs], start.dtype)
         facts = tf.zeros([epochs, len(self.algorithm.epoch_facts)], start.dtype)
@@ -297,14 +297,18 @@ class LocalTraining:
         """Traced: one step of the optimizer."""
         weights, statistics = state.weights, state.statistics
         key = tf.stack([seed[0], seed[1] + tf.cast(state.step, tf.int64)])
-        with tf.GradientTape() as tape:
+        with tf.GradientTape(persistent=bool(norms)) as tape:
             tape.watch(weights)
             whole = tf.concat([weights, statistics], 0) if self.layout.size > self.layout.num_trainable else weights
             outputs, statistics, losses = self.forward(whole, batch.x, training=True, seed=key)
             values = tf.nn.sparse_softmax_cross_entropy_with_logits(batch.y, outputs.logits)
             cross_entropy = tf.reduce_sum(batch.weights * values)
-            loss = tf.add_n([self.algorithm.loss_term(ctx, weights, batch, outputs, cross_entropy), *losses])
+            own = self.algorithm.loss_term(ctx, weights, batch, outputs, cross_entropy)
+            loss = tf.add_n([own, *losses])
         gradient = tape.gradient(loss, weights)
+        # What all algorithms share takes a backward pass of its own where the loss has other terms, and is asked for.
+        is_plain = not norms or (own is cross_entropy and not losses)
+        plain = gradient if is_plain else tape.gradient(cross_entropy, weights)
         adjusted = self.algorithm.adjust_gradient(ctx, gradient, weights)
         weights, slots = self.optimizer.step(weights, adjusted, state.optimizer, state.step)
         weights = self.algorithm.after_step(ctx, weights)
@@ -313,7 +317,8 @@ class LocalTraining:
         correct += count * tf.reduce_sum(tf.where(hits, batch.weights, 0.0))
         squares = state.square_sums
         if norms:
-            squares += 2 * tf.stack([tf.nn.l2_loss(gradient[part]) for part in norms])  # an op for each part
+            # An op for each part.
+            squares += 2 * tf.stack([[tf.nn.l2_loss(one[part]) for part in norms] for one in (plain, adjusted)])
         state = State(weights, statistics, slots, state.gradient_sum + gradient, state.step + 1, squares)
         return state, loss_sum + cross_entropy * count, correct
 

@@ -10,8 +10,8 @@ import pandas as pd
 
 from feddual import seeding
 from feddual.records.results import Recorded
-from figures._results import NOT_RUN, Drawing, Results, signed
-from figures._rows import ROWS, TUNED_NOTE, paper_rounds
+from figures._results import NOT_RUN, Drawing, Results, same_text, signed
+from figures._rows import ROWS, SAME_RUNS, TUNED_NOTE, paper_rounds, same_as
 from figures.charts import LOOKS, tables
 from figures.paper import _values as _paper
 
@@ -23,6 +23,7 @@ NOTES = (
     "≈ from fewer rounds: a client's seconds per image times the images of the clients in all rounds, plus the rest of "
     "a round times rounds; a short run's first round, which compiles, is left out where there are others.",
     f"FedDUAL, {TUNED_NOTE}.",
+    SAME_RUNS,
 )
 
 
@@ -133,6 +134,7 @@ def _cell(runs: Results, setting: Case, row: str, measure: Measure, paper: Paper
     seconds = np.nan if time.seconds is None else time.seconds
     return {
         "dataset": setting.dataset, "plain": setting.plain, "row": row, "run": bool(found) and time.known,
+        "same_as": same_as(row, found),
         "rounds": len(found[0].timings) if found else 0, "seconds": seconds, "measured": time.measured,
         "paper_hours": hours, "paper_diverged": given == "*", "difference_hours": seconds / HOUR - hours,
     }  # fmt: skip
@@ -142,6 +144,7 @@ def _line(cell: Mapping[str, Any]) -> list[str]:
     known = cell["seconds"] == cell["seconds"]
     about = "" if cell["measured"] else "≈ "
     ours = about + duration(cell["seconds"]) if known else ("not reached" if cell["run"] else NOT_RUN)
+    ours = same_text(cell["same_as"]) or ours
     paper = "*" if cell["paper_diverged"] else _number(cell["paper_hours"], "{:.2f} h")
     difference = cell["difference_hours"]
     gap = "–" if difference != difference else signed(difference)

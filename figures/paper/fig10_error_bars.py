@@ -14,7 +14,7 @@ import pandas as pd
 from diagnostics.statistics import NO_INTERVAL, band
 from feddual.records.results import Recorded
 from figures._results import Drawing, Results, per_round, seeds_text
-from figures._rows import DATASETS, ROWS, TUNED_NOTE
+from figures._rows import DATASETS, ROWS, TUNED_NOTE, same_as
 from figures.charts import LOOKS, Chart, Line, Panel, save
 
 REFERENCE = "fedavg"
@@ -24,9 +24,12 @@ def draw(runs: Results, out: Path) -> Drawing:
     """Write fig10_error_bars_<data set>.png, .pdf and .html."""
     files, parts = [], []
     for letter, (dataset, label) in zip("abc", DATASETS.items(), strict=True):
-        bands = {row: band for row in ROWS if not (band := _band(runs.of(dataset, row))).empty}
+        found = {row: runs.of(dataset, row) for row in ROWS}
+        same = {row: other for row, of in found.items() if (other := same_as(row, of))}
+        bands = {row: band for row, of in found.items() if row not in same and not (band := _band(of)).empty}
         top = max((float(np.nanmax(band[["accuracy", "high"]])) for band in bands.values()), default=100.0)
-        panels = [_panel(row, bands, (0, 1.04 * top)) for row in ROWS]
+        titles = {row: " = ".join(LOOKS[one].label for one in ROWS if same.get(one, one) == row) for row in ROWS}
+        panels = [_panel(row, titles[row], bands, (0, 1.04 * top)) for row in ROWS if row not in same]
         caption = f"({letter}) {label}: mean and standard deviation over seeds; thin grey: FedAvg; {TUNED_NOTE}"
         chart = Chart(panels, columns=5, caption=caption, panel_height=2.1, share_y=True, legend=())
         files += save(chart, f"fig10_error_bars_{dataset}", out)
@@ -43,7 +46,7 @@ def _band(runs: Sequence[Recorded]) -> pd.DataFrame:
     return pd.DataFrame(columns).reset_index(drop=True)
 
 
-def _panel(row: str, bands: dict[str, pd.DataFrame], y_range: tuple[float, float]) -> Panel:
+def _panel(row: str, title: str, bands: dict[str, pd.DataFrame], y_range: tuple[float, float]) -> Panel:
     lines = []
     if row in bands and row != REFERENCE and REFERENCE in bands:
         x, y = (bands[REFERENCE][key].to_numpy() for key in ("round", "accuracy"))
@@ -54,4 +57,4 @@ def _panel(row: str, bands: dict[str, pd.DataFrame], y_range: tuple[float, float
         lines.append(Line(look, x, y, low, high, marked=False))
     seeds = int(bands[row]["seeds"].iloc[0]) if row in bands else 0
     note = (NO_INTERVAL if seeds == 1 else seeds_text(seeds)) if seeds else ""
-    return Panel(LOOKS[row].label, "communication round", "test accuracy (%)", lines, y_range=y_range, note=note)
+    return Panel(title, "communication round", "test accuracy (%)", lines, y_range=y_range, note=note)

@@ -13,10 +13,11 @@ from typing import Any
 import pandas as pd
 
 from diagnostics import gradients
-from diagnostics.gradients.probe import GradientNormProbe
+from diagnostics.gradients.probe import RANDOM, GradientNormProbe
 from diagnostics.statistics import NO_INTERVAL, said
 from feddual.records.identity import Replicate
 from feddual.records.results import Recorded
+from feddual.records.slim import open_probe
 from figures._results import Drawing, Results, seeds_text
 from figures.charts import Chart, save, tables
 from figures.charts import gradients as plots
@@ -27,8 +28,8 @@ SETTINGS = {
     ("cifar10", "vgg_small"): ("c_vgg_small", "small VGG, CIFAR-10"),
 }
 SHOWS = ("fmnist", "cifar10")
-COMPARED = ("A", "A'", "B", "C", "D", "D/", "E", "F", "G", "H", "I", "I'", "J", "N")
-SHOWN = ("A", "B", "D", "F", "G", "H", "J")  # norms, side by side
+COMPARED = tuple(one.letter for one in gradients.DEFINITIONS.values())
+SHOWN = ("A", "B", "D", "D+", "F", "G", "H", "J")  # norms, side by side
 # Of some pictures there is no PDF, of one no page.
 FORMATS = {"minibatch": ("png",), "dissimilarity": ("png", "html"), "clients": ("png", "html")}
 SKEWED = "α = 0.01"
@@ -49,7 +50,7 @@ def draw(runs: Results, out: Path) -> Drawing:
         every = _ratios(runs, key, groups)
         by_label = {str(label): part for label, part in every[every["normalisation"] == "rms"].groupby("against")}
         ratios, profile = by_label[SKEWED], {label: by_label[label] for label in sorted(by_label)}
-        facts = {"setting": title, "model": key[1], "dataset": key[0], "length": _length(base, other)}
+        facts = {"setting": title, "model": key[1], "dataset": key[0], "trained": _trained(base, other)}
         order = [*gradients.COLUMNS, "normalisation"]
         parts.append(every[every["against"] == SKEWED][order].assign(**facts))
         chosen = [gradients.definition(item).name for item in SHOWN]
@@ -71,7 +72,7 @@ def draw(runs: Results, out: Path) -> Drawing:
         files += save(plots.overhead(percent, "What measuring costs"), "fig2_overhead", out)
     blank = [{"setting": title, "dataset": key[0], "definition": "not run"} for key, (_, title) in SETTINGS.items()]
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(blank)
-    files += tables.write("fig2_ratios", "Gradient norms, non-IID / IID", _sections(frame), NOTES, frame, out)
+    files += tables.write("fig2_ratios", "Gradient norms, non-IID / IID", _sections(frame), _notes(runs), frame, out)
     return Drawing(files, frame)
 
 
@@ -92,24 +93,37 @@ def _ratios(runs: Results, key: tuple[str, str], groups: Groups, write: bool = F
     return gradients.ratio_tables(groups, "IID", asked, _file(runs, key), write)
 
 
-NOTES = (
+NOTE = (
     "Geometric mean over measured rounds and seeds of the ratio non-IID / IID (norms over √size), and its 95 % "
     "interval (Student's t over seeds, of each the mean over its rounds; one seed has none). * excludes 1 also when "
     "the interval is widened to hold for all layers of the line at once (Bonferroni). Letters as in "
-    "docs/diagnostics.md.",
+    "docs/diagnostics.md."
 )
+IN_ORDER = (
+    "A' and N were measured with halves in the order of the clients' examples, which is by class in the non-IID runs: "
+    "there A' is too small and N too large. Runs of today draw the halves at random."
+)
+
+
+def _notes(runs: Results) -> list[str]:
+    probes = [run.record.probe_path(GradientNormProbe.name) for run in _probed(runs)]
+    is_random = all((open_probe(path).read_json("facts.json") or {}).get("halves") == RANDOM for path in probes)
+    return [NOTE] if is_random else [NOTE, IN_ORDER]
 
 
 def _groups(runs: Results, dataset: str, model: str) -> Groups:
     """Frames by partition and repetition, of FedAvg runs that recorded gradient norms."""
     found: Groups = {}
-    for run in runs.runs:
-        setting = run.config
-        asked = (setting["algorithm"]["name"], setting["dataset"].get("name"), setting["model"]["name"])
-        if asked == ("fedavg", dataset, model) and run.record.has_probe(GradientNormProbe.name):
+    for run in _probed(runs):
+        if (run.config["dataset"].get("name"), run.config["model"]["name"]) == (dataset, model):
             folder = run.record.probe_path(GradientNormProbe.name)
             found.setdefault(_label(run), {})[run.replicate] = GradientNormProbe.read(folder)
     return found
+
+
+def _probed(runs: Results) -> list[Recorded]:
+    fedavg = [run for run in runs.runs if run.config["algorithm"]["name"] == "fedavg"]
+    return [run for run in fedavg if run.record.has_probe(GradientNormProbe.name)]
 
 
 def _label(run: Recorded) -> str:
@@ -123,8 +137,8 @@ def _pairs(groups: Groups) -> tuple[list[pd.DataFrame], list[pd.DataFrame]]:
     return [base[seed] for seed in seeds], [other[seed] for seed in seeds]
 
 
-def _length(base: Sequence[pd.DataFrame], other: Sequence[pd.DataFrame]) -> str:
-    """The rounds that both runs of a pair have; a range when pairs differ."""
+def _trained(base: Sequence[pd.DataFrame], other: Sequence[pd.DataFrame]) -> str:
+    """The rounds of training that both runs of a pair have; a range when pairs differ."""
     rounds = [min(int(a["round"].max()), int(b["round"].max())) for a, b in zip(base, other, strict=True)]
     return f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)} to {max(rounds)}"
 
@@ -140,11 +154,21 @@ def _sections(frame: pd.DataFrame) -> list[tables.Block]:
             by_layer = part.set_index("layer")
             cells = [_cell(by_layer.loc[layer]) if layer in by_layer.index else "–" for layer in layers]
             lines.append([f"{gradients.definition(str(name)).letter} {str(name).replace('_', ' ')}", *cells])
-        runs, length = rows["runs"].max(), rows["length"].iloc[0]
+        runs = int(rows["runs"].max())
         among = f"{rows['comparisons'].max():.0f} layers compared at once" if runs > 1 else NO_INTERVAL
-        heading = f"{title} ({seeds_text(int(runs))}, {length} rounds; {among})"
+        heading = f"{title} ({seeds_text(runs)}; {_measured(rows)}; {among})"
         sections.append(tables.Block(heading, ["definition", *layers], lines))
     return sections
+
+
+def _measured(rows: pd.DataFrame) -> str:
+    """How many rounds the ratios are of: most of them, and the definitions that have others."""
+    letters: dict[int, list[str]] = {}
+    for name, part in rows.groupby("definition", sort=False):
+        letters.setdefault(int(part["rounds"].max()), []).append(gradients.definition(str(name)).letter)
+    most = max(letters, key=lambda count: len(letters[count]))
+    others = "".join(f", {' and '.join(of)} in {count}" for count, of in letters.items() if count != most)
+    return f"measured in {most} of {rows['trained'].iloc[0]} rounds{others}"
 
 
 def _cell(row: Any) -> str:

@@ -11,8 +11,8 @@ import pandas as pd
 
 from feddual.records.results import Recorded
 from feddual.records.summary import TARGETS
-from figures._results import WINDOW, Drawing, Results, per_round, seeds_text, smoothed
-from figures._rows import DATASETS, ROWS, TUNED_NOTE
+from figures._results import WINDOW, Drawing, Results, per_round, same_text, seeds_text, smoothed
+from figures._rows import DATASETS, ROWS, TUNED_NOTE, same_as
 from figures.charts import LOOKS, Chart, Line, Panel, save
 
 CHOSEN = tuple(row for row in ROWS if row != "feddual")
@@ -41,14 +41,20 @@ def by_dataset(
     """A panel per data set, a curve per row (its first column to the right, its last up), and the curves' numbers."""
     parts, panels = [], []
     for title, dataset in zip(titles, DATASETS, strict=True):
-        found = {row: runs for row in rows if (runs := find(dataset, row))}
+        every = {row: runs for row in rows if (runs := find(dataset, row))}
+        same = [f"{LOOKS[row].label} {same_text(other)}" for row, of in every.items() if (other := same_as(row, of))]
+        found = {row: of for row, of in every.items() if not same_as(row, of)}
         curves = {row: curve(runs) for row, runs in found.items()}
         ends = {row: (one.iloc[:, 0].to_numpy(), one.iloc[:, -1].to_numpy()) for row, one in curves.items()}
         lines = [Line(LOOKS[row], x, y) for row, (x, y) in ends.items()]
         parts += [one.assign(dataset=dataset, row=row) for row, one in curves.items()]
         level = 100 * TARGETS[dataset] if lines else None
         note = f"{seeds_text(*map(len, found.values()))}; dashed: target {level:.0f} %" if lines else ""
-        panels.append(Panel(title, x_label, "test accuracy (%)", lines, level, note=note))
+        panels.append(
+            Panel(
+                title, x_label, "test accuracy (%)", lines, level, note="\n".join(filter(None, [note, "; ".join(same)]))
+            )
+        )
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
     return Chart(panels, caption=caption, panel_height=3.3), frame
 

@@ -14,8 +14,8 @@ import pandas as pd
 
 from feddual.records.results import Recorded
 from feddual.records.summary import TARGETS
-from figures._results import NOT_RUN, Drawing, Results, signed
-from figures._rows import DATASETS, ROWS, TUNED_NOTE
+from figures._results import NOT_RUN, Drawing, Results, same_text, signed
+from figures._rows import DATASETS, ROWS, SAME_RUNS, TUNED_NOTE, same_as
 from figures.charts import LOOKS, Bars, Chart, Panel, save, tables
 from figures.paper import _values as _paper
 
@@ -27,6 +27,7 @@ NOTES = (
     "rounds does; in brackets the seeds that reach it. Paper: derived from its Tables 4 and 5 (hours to the target, "
     "over all hours, times all rounds); it prints no numbers, and names no target for CIFAR-100 (0.20 is our choice).",
     f"FedDUAL, {TUNED_NOTE}.",
+    SAME_RUNS,
 )
 
 
@@ -49,7 +50,7 @@ def _cell(runs: Results, dataset: str, row: str) -> dict[str, Any]:
     found = runs.of(dataset, row)
     first, mean5 = (_median(found, key) for key in ("rounds_to_target", "rounds_to_target_mean5"))
     return {
-        "dataset": dataset, "row": row, "target": TARGETS[dataset], "seeds": len(found),
+        "dataset": dataset, "row": row, "target": TARGETS[dataset], "seeds": len(found), "same_as": same_as(row, found),
         "reached": sum(run.summary["rounds_to_target"] is not None for run in found), "rounds": first,
         "reached_mean5": sum(run.summary["rounds_to_target_mean5"] is not None for run in found),
         "rounds_mean5": mean5, "paper_derived": _paper.rounds_to_target(row, dataset),
@@ -67,10 +68,13 @@ def _bars(cells: Sequence[Mapping[Any, Any]]) -> Bars:
     def known(key: str) -> list[float | None]:
         return [None if np.isnan(cell[key]) else cell[key] for cell in cells]
 
+    def ours(key: str) -> list[float | None]:
+        return [None if cell["same_as"] else value for cell, value in zip(cells, known(key), strict=True)]
+
     return Bars(
         [LOOKS[cell["row"]] for cell in cells],
-        {"first round": known("rounds"), "mean of 5 rounds": known("rounds_mean5")},
-        [NOT_REACHED if cell["seeds"] else NOT_RUN for cell in cells],
+        {"first round": ours("rounds"), "mean of 5 rounds": ours("rounds_mean5")},
+        [same_text(cell["same_as"]) or (NOT_REACHED if cell["seeds"] else NOT_RUN) for cell in cells],
         ("paper, derived", known("paper_derived")),
     )
 
@@ -89,5 +93,7 @@ def _section(title: str, cells: Sequence[Mapping[Any, Any]]) -> tables.Block:
 def _text(cell: Mapping[Any, Any], rounds: str, reached: str) -> str:
     if not cell["seeds"]:
         return NOT_RUN
+    if cell["same_as"]:
+        return same_text(cell["same_as"])
     shown = NOT_REACHED if np.isnan(cell[rounds]) else f"{cell[rounds]:g}"
     return f"{shown} ({cell[reached]}/{cell['seeds']})"

@@ -13,8 +13,8 @@ import pandas as pd
 
 from diagnostics.statistics import LEVEL, NO_INTERVAL, over_repetitions, over_seeds, simultaneous
 from feddual.records.results import Recorded
-from figures._results import NOT_RUN, Drawing, Results, signed
-from figures._rows import ALGORITHMS, DATASETS, SAME_RUNS
+from figures._results import NOT_RUN, Drawing, Results, same_text, signed
+from figures._rows import ALGORITHMS, DATASETS, SAME_RUNS, same_as
 from figures.charts import LOOKS, tables
 
 Pairs = Sequence[tuple[Recorded, Recorded]]  # of one seed: ours and theirs
@@ -37,9 +37,11 @@ def draw(runs: Results, out: Path) -> Drawing:
     found = {"default": runs.of, "tuned": runs.chosen}
     for dataset, label in DATASETS.items():
         ours = runs.of(dataset, OURS)
-        pairs = {(row, block): _pairs(ours, find(dataset, row)) for row in BASELINES for block, find in found.items()}
-        comparisons = sum(map(bool, pairs.values()))
-        made = {key: _cell(several, comparisons) for key, several in pairs.items()}
+        theirs = {(row, block): find(dataset, row) for row in BASELINES for block, find in found.items()}
+        same = {key: same_as(key[0], several) for key, several in theirs.items()}
+        pairs = {key: _pairs(ours, several) for key, several in theirs.items()}
+        comparisons = sum(bool(several) and not same[key] for key, several in pairs.items())
+        made = {key: {"same_as": same[key], **_cell(several, comparisons)} for key, several in pairs.items()}
         cells += [{"dataset": dataset, "row": row, "block": block, **cell} for (row, block), cell in made.items()]
         lines = [
             [LOOKS[row].label, *(text for block in found for text in _texts(made[row, block]))] for row in BASELINES
@@ -79,6 +81,8 @@ def _rounds(runs: Sequence[Recorded]) -> float:
 def _texts(cell: dict[str, Any]) -> list[str]:
     if not cell["seeds"]:
         return [NOT_RUN, "–", "–"]
+    if cell["same_as"]:
+        return [same_text(cell["same_as"]), "–", "–"]
     ends = [signed(cell[name]) for name in ("low", "high", "all_low", "all_high")]
     around = "[{}, {} | {}, {}]".format(*ends) if cell["seeds"] > 1 else f"({NO_INTERVAL})"
     rounds = ["not reached" if np.isinf(cell[key]) else f"{cell[key]:g}" for key in ("rounds", "our_rounds")]

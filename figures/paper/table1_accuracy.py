@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 
 from feddual.records.results import Recorded
-from figures._results import Drawing, Results, accuracy, accuracy_text, difference_text, paper_text
-from figures._rows import ALGORITHMS, DATASETS, SAME_RUNS, VARIANTS
+from figures._results import Drawing, Results, accuracy, accuracy_text, difference_text, paper_text, same_text
+from figures._rows import ALGORITHMS, DATASETS, SAME_RUNS, VARIANTS, same_as
 from figures.charts import LOOKS, tables
 from figures.paper import _values as _paper
 from figures.paper.tuning_table import text
@@ -61,7 +61,7 @@ def _block(rows: Sequence[str], find: Any) -> list[dict[str, Any]]:
         for dataset in DATASETS:
             found: list[Recorded] = find(dataset, row)
             paper = _paper.TABLE1.get(row.removesuffix("-tuned"), {}).get(dataset)
-            cells.append({"row": row, "dataset": dataset, **accuracy(found, paper)})
+            cells.append({"row": row, "dataset": dataset, "same_as": same_as(row, found), **accuracy(found, paper)})
     return cells
 
 
@@ -78,7 +78,7 @@ def section(title: str, cells: Sequence[dict[str, Any]], with_paper: bool = True
     for row in dict.fromkeys(cell["row"] for cell in cells):
         line = [LOOKS[row].label]
         for cell in (cell for cell in cells if cell["row"] == row):
-            text = accuracy_text(cell)
+            text = same_text(cell["same_as"]) or accuracy_text(cell)
             line.append(tables.Strong(text) if _counts(cell) and cell["accuracy"] == best[cell["dataset"]] else text)
             line += [paper_text(cell), difference_text(cell)] if with_paper else []
         lines.append(line)
@@ -86,4 +86,4 @@ def section(title: str, cells: Sequence[dict[str, Any]], with_paper: bool = True
 
 
 def _counts(cell: dict[str, Any]) -> bool:
-    return cell["seeds"] > cell["diverged"]
+    return cell["seeds"] > cell["diverged"] and not cell["same_as"]

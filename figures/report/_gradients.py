@@ -34,7 +34,7 @@ def norms(story: Story) -> Part:
                 if len(mine):
                     marks.append(line(group, mine.set_index("round")["value"], {"definition": name}))
         panels.append(Panel(layer, "round", "", marks))
-    options = [_definition(name, frame[frame["definition"] == name]["value"]) for name in names]
+    options = [_definition(name, frame[frame["definition"] == name]) for name in names]
     controls = [Control("definition", "Definition", options)]
     chart = Exhibit("gradient-norms", panels, frame, controls, width=200, height=240)
     return part("norms", [chart], missing)
@@ -57,15 +57,17 @@ def _norm_frame(story: Story) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
 
 
-def _definition(name: str, values: pd.Series) -> Option:
+def _definition(name: str, rows: pd.DataFrame) -> Option:
     """All panels get one axis, so that layers can be compared."""
     chosen = gradients.definition(name)
-    finite = values[np.isfinite(values)]
+    finite = rows["value"][np.isfinite(rows["value"])]
     log = chosen.is_norm and len(finite) and finite.min() > 0
     ends = np.log10([finite.min(), finite.max()]) if log else [finite.min(), finite.max()] if len(finite) else [0, 1]
     room = 0.05 * (ends[1] - ends[0] or 1)
     layout = {"yaxis.type": "log" if log else "linear", "yaxis.range": [float(ends[0] - room), float(ends[1] + room)]}
-    return Option(name, f"{chosen.letter} {name.replace('_', ' ')}", chosen.formula, layout)
+    counts = rows.groupby("run")["round"].nunique()
+    measured = f"measured in {' to '.join(map(str, sorted({counts.min(), counts.max()})))} rounds"
+    return Option(name, f"{chosen.letter} {name.replace('_', ' ')}", f"{chosen.formula}; {measured}", layout)
 
 
 def ratios(story: Story) -> Part:
@@ -97,7 +99,7 @@ def ratios(story: Story) -> Part:
 
 
 def _ratio_tables(base: Group, other: Group) -> pd.DataFrame:
-    """Columns definition, layer, round (`all` for the mean, then with low and high), ratio."""
+    """Columns definition, layer, round (`all` for the mean, then with low, high and the number of rounds), ratio."""
     seeds = sorted(set(base.gradient_norms) & set(other.gradient_norms))
     one, two = ([group.gradient_norms[seed] for seed in seeds] for group in (base, other))
     if not seeds:
@@ -111,7 +113,7 @@ def _ratio_tables(base: Group, other: Group) -> pd.DataFrame:
         long = long.assign(ratio=2 ** long["ratio"].astype(float), definition=gradients.definition(letter).name)
         parts.append(long.assign(round=long["round"].astype(str)))
     frame = pd.concat(parts, ignore_index=True)
-    return frame[["definition", "layer", "round", "ratio", "low", "high"]]
+    return frame[["definition", "layer", "round", "ratio", "low", "high", "rounds"]]
 
 
 def _stops(frame: pd.DataFrame) -> list[str]:
@@ -131,15 +133,15 @@ def _ratio_cells(
     def grid(column: str) -> np.ndarray:
         return np.asarray(cells[column].unstack().reindex(index=names, columns=layers).to_numpy(float))
 
-    def words(name: str, layer: str, value: float, low: float, high: float) -> str:
+    def words(name: str, layer: str, value: float, low: float, high: float, rounds: float) -> str:
         alone = f"<br>{NO_INTERVAL}" if when["round"] == "all" else ""
-        interval = f"<br>95 %: {low:.2f} to {high:.2f}" if low == low else alone
+        interval = f"<br>95 %: {low:.2f} to {high:.2f}, {rounds:.0f} rounds measured" if low == low else alone
         return f"{gradients.definition(name).letter} {name.replace('_', ' ')}, {layer}: {value:.3f} times{interval}"
 
-    ratio, low, high = grid("ratio"), grid("low"), grid("high")
+    ratio, low, high, rounds = map(grid, ("ratio", "low", "high", "rounds"))
     texts = [[f"{value:.2f}" if value == value else "" for value in row] for row in ratio]
     told = [
-        [words(name, layer, *(part[i, j] for part in (ratio, low, high))) for j, layer in enumerate(layers)]
+        [words(name, layer, *(part[i, j] for part in (ratio, low, high, rounds))) for j, layer in enumerate(layers)]
         for i, name in enumerate(names)
     ]
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -242,3 +242,38 @@ def test_free_support_is_the_best_of_all_matchings():
                for order in itertools.permutations(range(5))) < 1e-10  # fmt: skip
     assert differs_from_the_mean(found, rows, weights)
     np.testing.assert_allclose(barycenter.free_support(rows[:1], np.ones(1), (5, 3)).vector, rows[0])
+
+
+def test_a_solver_that_gives_up_does_not_report_a_residual_of_zero():
+    """POT warns at epsilon = 1e-6, with an error near 1 after all its iterations; at 1e-2 it is below its threshold."""
+    rows = np.random.default_rng(0).normal(size=(3, 100)) + np.array([[0], [3], [9]])
+    even = np.full(3, 1 / 3)
+    with pytest.warns(UserWarning, match="did not converge"):
+        failed = barycenter.sinkhorn(rows, even, 1e-6, 32)
+    assert (failed.iterations, failed.residual > 0.5) == (5000, True)
+    with pytest.warns(UserWarning, match="Numerical errors"):
+        broken = barycenter.sinkhorn(rows, even, 1e-6, 32, "sinkhorn_stabilized")
+    assert broken.residual == np.inf
+    good = barycenter.sinkhorn(rows, even, 1e-2, 32)
+    assert 0 < good.residual < 1e-4
+    assert 1 < good.iterations < 100
+
+
+def test_the_geometric_median_of_huge_values_is_that_of_small_ones():
+    """A power of two is exact, so every bit but the exponent is the same; 1e200 squared is no float64."""
+    rows = np.array([[1.0, -1.0, 0.3], [2.0, -0.1, 1.0], [1.5, 0.0, 0.0]])
+    even = np.full(3, 1 / 3)
+    small, huge = (barycenter.geometric_median(rows * scale, even) for scale in (1.0, 2.0**664))
+    np.testing.assert_array_equal(huge.vector, small.vector * 2.0**664)
+    np.testing.assert_array_equal(huge.distances, small.distances * 2.0**664)
+    assert (huge.iterations, huge.residual) == (small.iterations, small.residual)
+    np.testing.assert_allclose(small.vector, [1.50512764, -0.26262546, 0.31941885], rtol=1e-7)
+    pull = [(row - np.sort(small.vector)) / np.linalg.norm(row - np.sort(small.vector)) for row in np.sort(rows, 1)]
+    np.testing.assert_allclose(np.sum(pull, axis=0), 0, atol=1e-7)  # where unit vectors to the clients cancel
+
+
+def test_a_value_that_is_not_a_number_stays_one_in_the_median():
+    """Sorted to the end of its client it took no part in any median: 5, and no trace of it."""
+    rows = np.array([[1.0, np.nan, 3.0], [2.0, 2.0, 2.0], [0.0, 1.0, 5.0]])
+    for method in (barycenter.quantile_w1, barycenter.quantile_w2, barycenter.mean):
+        assert np.isnan(method(rows, np.full(3, 1 / 3)).vector).tolist() == [False, True, False]

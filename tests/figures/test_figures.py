@@ -308,6 +308,70 @@ def test_margins_are_taken_seed_by_seed(tmp_path):
     assert "| MOON | not run |" in (tmp_path / "margin_table.md").read_text()
 
 
+def test_one_algorithm_under_two_names_is_shown_once(tmp_path):
+    """FedBN sends as much as FedAvg where there is no batch normalisation; other processors gave 0.04 more."""
+    for row, seed in (("fedavg", 0), ("fedavg", 1), ("fedbn", 0), ("fedbn", 1), ("scaffold", 0), ("fedpvr", 0)):
+        make_run(tmp_path / f"{row}-{seed}", "fmnist", row, seed)  # SCAFFOLD sends more than FedPVR
+    make_run(tmp_path / "tuned", "fmnist", "feddual-tuned", 0)
+    write_study(tmp_path / "t", "timing")
+    for row in ("fedavg", "fedbn"):
+        make_run(tmp_path / "t" / row, "fmnist", row, 0)
+    runs = Results(tmp_path)
+    own = runs.same(_rows.paper_identity("fmnist", "fedbn"))
+    assert own[0].summary["accuracy"] != runs.of("fmnist", "fedavg")[0].summary["accuracy"]
+    assert runs.of("fmnist", "fedbn") == runs.of("fmnist", "fedavg")
+    assert [run.config["algorithm"]["name"] for run in runs.of("fmnist", "fedpvr")] == ["fedpvr"]
+
+    found = {
+        name: figures.drawer(name)(runs, tmp_path / "out").frame for name in ("table1", "margin", "fig4", "table4")
+    }
+    for name, frame in found.items():
+        mine, theirs = (frame[(frame["row"] == row) & (frame["dataset"] == "fmnist")] for row in ("fedbn", "fedavg"))
+        assert mine["same_as"].iloc[0] == "fedavg", name
+        value = {"table1": "accuracy", "margin": "margin", "fig4": "rounds", "table4": "seconds"}[name]
+        assert mine[value].iloc[0] == theirs[value].iloc[0], name
+    for file, cells in (
+        ("table1_accuracy", 1),
+        ("margin_table", 1),
+        ("fig4_rounds_to_target", 2),
+        ("table4_total_time", 1),
+    ):
+        lines = (tmp_path / "out" / f"{file}.md").read_text().splitlines()
+        (line,) = [one for one in lines if one.startswith("| FedBN") and "FedAvg" in one]
+        assert line.count("= FedAvg") == cells
+        assert not any("= SCAFFOLD" in one for one in lines)
+    for name in ("fig3", "fig10"):
+        assert "fedbn" not in set(figures.drawer(name)(runs, tmp_path / "out").frame["row"])
+
+
+def test_another_rate_is_another_run(tmp_path):
+    """Only what differs in nothing but the algorithm's name is one run."""
+    make_run(tmp_path / "one", "fmnist", "fedavg", 0)
+    make_run(tmp_path / "two", "fmnist", "fedbn", 0, training__learning_rate=0.003)
+    entry = {"experiment": "paper-fmnist", "accuracy": 0.5, "trials": {}}
+    chosen = {
+        row: {**entry, "row": row, "settings": {"training.learning_rate": rate}}
+        for row, rate in (("fedavg", 0.001), ("fedbn", 0.003))
+    }
+    write_study(tmp_path, "paper-fmnist")
+    (tmp_path / "tuned.yaml").write_text(yaml.safe_dump(chosen))
+    runs = Results(tmp_path)
+    assert _rows.same_as("fedbn", runs.chosen("fmnist", "fedbn")) == ""
+    assert runs.chosen("fmnist", "fedbn")[0].path == tmp_path / "two"
+
+
+def test_fig2_says_how_many_rounds_were_measured():
+    """Of the recorded runs: 36 of 180, 16 of 80, 6 of 30; what is recorded of all clients, in every round."""
+    text = (figures.GALLERY / "fig2_ratios.md").read_text()
+    for measured, trained in ((36, 180), (16, 80), (6, 30)):
+        assert f"measured in {measured} of {trained} rounds, D+ and E in {trained})" in text
+    frame = pd.read_csv(figures.GALLERY / "fig2_ratios.csv").query("normalisation == 'rms' and layer == 'output'")
+    lenet = frame[frame["model"] == "lenet_published"].set_index("definition")
+    assert lenet.loc["drift_pooled", "ratio"] == pytest.approx(1.19, abs=0.005)  # grows
+    assert lenet.loc["drift", "ratio"] == pytest.approx(0.84, abs=0.005)  # shrinks
+    assert "halves in the order of the clients' examples" in text  # recorded before they were drawn at random
+
+
 def test_runs_are_known_by_their_config(tmp_path):
     make_run(tmp_path / "any" / "depth" / "misleading-fedprox", "fmnist", "fedavg", 0)
     make_run(tmp_path / "other-lr", "fmnist", "fedavg", 1, training__learning_rate=0.01)

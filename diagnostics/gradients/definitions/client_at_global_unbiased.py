@@ -1,4 +1,8 @@
-"""A': the same without the noise of a finite probe set."""
+"""A': the same without the noise of a finite probe set.
+
+The square below the root is right on average (A2), the root is not: cut off at zero it is too large on average where
+noise outweighs the gradient, and its bend makes it too small elsewhere.
+"""
 
 import numpy as np
 
@@ -12,6 +16,6 @@ def at_client(client: AtClient) -> np.ndarray | None:
 
 
 DEFINITION = Definition(
-    "A'", "sqrt(max(0, <g_k', g_k''>)) of two halves of the probe set: without the noise that inflates the norm",
-    "with A", at_client=at_client, shares="client_at_global", place=1,
+    "A'", "sqrt(max(0, <g_k', g_k''>)) of two random halves of the probe set: without the noise that inflates A; for "
+    "means see A2", "with A", at_client=at_client, shares="client_at_global", place=1,
 )  # fmt: skip

@@ -1,11 +1,9 @@
-"""H: the gradients that training itself steps along."""
-
-import numpy as np
+"""H: cross-entropy's gradient in the steps of training, whatever else the algorithm minimises."""
 
 from diagnostics.gradients.contract import BY_PRODUCT, Definition
 
 DEFINITION = Definition(
-    "H", "root mean square over the steps of the norm of the step's gradient; holds the noise of the batch, so "
-    "compare at equal batch sizes only", BY_PRODUCT,
-    at_client=lambda client: np.sqrt(client.groups.of_steps(client.trained.square_sums) / client.steps),
+    "H", "root mean square over the steps of the norm of cross-entropy's gradient on the step's batch; holds the noise "
+    "of the batch, so compare at equal batch sizes only", BY_PRODUCT,
+    at_client=lambda client: client.over_steps(0),
 )  # fmt: skip

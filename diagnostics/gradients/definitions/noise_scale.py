@@ -6,7 +6,7 @@ from diagnostics.gradients.contract import AtClient, Definition
 
 
 def at_client(client: AtClient) -> np.ndarray | None:
-    """tr(Sigma) / ||g_k||^2 from two halves of the probe set."""
+    """tr(Sigma) / ||g_k||^2 from two halves of the probe set; none where the square is not positive."""
     found = client.halves.without_noise
     if found is None:
         return None

@@ -14,6 +14,7 @@ import feddual
 from diagnostics import gradients
 from diagnostics.__main__ import app
 from diagnostics.gradients import Groups
+from diagnostics.gradients.contract import Halves, probe_set, random_halves
 from diagnostics.gradients.definitions.cka import gram
 from diagnostics.gradients.definitions.dissimilarity import dissimilarity
 from diagnostics.gradients.definitions.drift_diversity import drift_diversity
@@ -86,6 +87,7 @@ def test_every_definition_on_one_step_of_gradient_descent(measured):
             "drift": RATE * norms(g),
             "drift_per_step": norms(g),
             "minibatch": norms(g),
+            "minibatch_own": norms(g),
             "local_end": norms(end),
             "published": len(y) * norms(end),
             "cosine": cosine,
@@ -98,7 +100,7 @@ def test_every_definition_on_one_step_of_gradient_descent(measured):
     of_all = {
         "global": norms(mean),
         "dissimilarity": squares.mean(0) / norms(mean) ** 2,
-        "drift": RATE * norms(mean),
+        "drift_pooled": RATE * norms(mean),
         "drift_diversity": squares.sum(0) / norms(3 * mean) ** 2,
         "server": norms(gradient(weights, x[order], y[order])),
     }
@@ -144,6 +146,121 @@ def test_two_halves_are_unbiased_on_a_quadratic():
     np.testing.assert_allclose(trace, [np.trace(np.cov(centres.T, bias=True))], rtol=1e-10)
     plain = np.mean([groups.squares(-c) for c in centres], axis=0)
     np.testing.assert_allclose(plain, square + trace, rtol=1e-10)
+
+
+def test_halves_of_data_in_class_order_are_dealt_at_random():
+    """Four examples with the gradient 3, then four with -1: halves in this order say -3 of a square that is 1.
+
+    Over all splits the product averages to 1 - s^2 / 8 = 3 / 7, with s^2 = 32 / 7 the examples' variance: the square
+    without what a mean of eight noisy values adds to it.
+    """
+    values = np.repeat([3.0, -1.0], 4)
+    assert values[:4].mean() * values[4:].mean() == -3
+
+    def product(rows):
+        return values[rows].mean() * values[np.setdiff1d(np.arange(8), rows)].mean()
+
+    assert np.mean([product(list(rows)) for rows in itertools.combinations(range(8), 4)]) == pytest.approx(3 / 7)
+    dealt = [random_halves(np.arange(8), 1, index, client) for index in range(60) for client in range(20)]
+    assert all(sorted([*one, *two]) == list(range(8)) and len(one) == 4 for one, two in dealt)
+    drawn = [product(one) for one, _ in dealt]
+    assert np.mean(drawn) == pytest.approx(3 / 7, abs=4 * np.std(drawn) / np.sqrt(len(drawn)))
+    assert [list(part) for part in random_halves(np.arange(8), 1, 2, 3)] == [
+        list(part) for part in random_halves(np.arange(8), 1, 2, 3)
+    ]
+
+
+def test_halves_that_differ_by_an_example_are_unbiased_too():
+    """Three examples of variance s^2: E||g'||^2 = ||g||^2 + s^2 with one, + s^2 / 2 with two of them."""
+    groups = Groups(workbench(worker_view(tiny(model__hidden=[]))).network.layout)
+    found = []
+    for draw in itertools.product([0.0, 2.0], repeat=3):  # mean 1, variance 1
+        first, second = np.zeros(groups.sizes[0]), np.zeros(groups.sizes[0])
+        first[0], second[0] = draw[0], np.mean(draw[1:])
+        found.append(Halves(groups, first, second, (1, 2)).without_noise)
+    square, trace = np.mean(found, axis=0)
+    assert (square[0], trace[0]) == (pytest.approx(1), pytest.approx(1))
+
+
+def test_the_root_cut_off_at_zero_is_not_right_on_average_and_the_signed_square_is():
+    """The gradient is 0, its halves are 1 or -1 alike often: products 1 and -1, A' 1 and 0, on average 1/2."""
+    groups = Groups(workbench(worker_view(tiny(model__hidden=[]))).network.layout)
+    unit = np.zeros(groups.sizes[0])
+    unit[0] = 1
+    seen = [
+        SimpleNamespace(groups=groups, halves=Halves(groups, a * unit, b * unit, (1, 1)))
+        for a, b in itertools.product([1, -1], repeat=2)
+    ]
+    root, square = (
+        np.mean([gradients.definition(letter).at_client(one)[0] for one in seen]) for letter in ("A'", "A2")
+    )
+    assert (root, square) == (0.5, 0.0)
+
+
+def test_a_partition_in_class_order_is_measured_on_mixed_halves(tmp_path):
+    """Partition `published` lists a client's examples class by class; what is recorded is the twin's, to the row."""
+    experiment = tiny(**ONE_STEP, training__rounds=1, partition__name="published", partition__alpha=0.3)
+    run = api.run(experiment, out=tmp_path / "run", probes=[probe(definitions="A")], progress=False)
+    bench = workbench(worker_view(experiment))
+    weights = bench.initial_weights().astype(np.float64)
+    sizes, ordered = bench.federation.partition.sizes, []
+    for client in run.clients["client"].tolist():
+        x, y = bench.federation.client(client)
+        assert (np.diff(y) >= 0).all()
+
+        def square(one, two, x=x, y=y):
+            both = [
+                reference.mlp_loss_and_gradient(weights, x[part].astype(float), y[part], SIZES)[1]
+                for part in (one, two)
+            ]
+            return np.array([both[0][:56] @ both[1][:56], both[0][56:] @ both[1][56:]])
+
+        rows = probe_set(client, len(y), 256)
+        dealt = random_halves(rows, experiment.seed, 1, client)
+        found = recorded(run, "client_at_global_square", client=client)
+        np.testing.assert_allclose(found, square(*dealt), rtol=1e-3, atol=1e-7)
+        unbiased = recorded(run, "client_at_global_unbiased", client=client)
+        np.testing.assert_allclose(unbiased, np.sqrt(np.maximum(found, 0)), rtol=1e-5)
+        ordered.append((square(*np.split(rows, [len(rows) // 2])), found))
+    in_order, at_random = np.mean(ordered, axis=0)
+    assert sizes.max() > 20
+    assert (in_order < 0.7 * at_random).all()
+
+
+@pytest.mark.parametrize("name", algorithms.names())
+def test_the_steps_gradient_is_cross_entropys_for_every_algorithm(name, measured, tmp_path):
+    """In the first full-batch step all of them have the same weights and data, so H is the same, ||g_k||."""
+    _, _, _, found, _ = measured
+    experiment = tiny(**ONE_STEP, training__rounds=1, algorithm__name=name)
+    run = api.run(experiment, out=tmp_path / "run", probes=[probe(definitions="A")], progress=False)
+    for client, g in found.items():
+        np.testing.assert_allclose(recorded(run, "minibatch", client=client), norms(g), rtol=2e-4)
+
+
+def test_the_algorithms_own_gradient_has_a_name_of_its_own(measured, tmp_path):
+    """FedProx, two full-batch steps: the second one is taken along g(w1) + mu (w1 - w), with w1 = w - r g(w)."""
+    _, bench, weights, found, gradient = measured
+    mu = 0.5
+    two = ONE_STEP | {"training__local_epochs": 2, "training__rounds": 1}
+    experiment = tiny(**two, algorithm__name="fedprox", algorithm__proximal_weight=mu)
+    run = api.run(experiment, out=tmp_path / "run", probes=[probe(definitions="A")], progress=False)
+    for client, g in found.items():
+        second = gradient(weights - RATE * g, *bench.federation.client(client))
+        pulled = second - mu * RATE * g
+        plain, own = (np.sqrt((norms(g) ** 2 + norms(last) ** 2) / 2) for last in (second, pulled))
+        np.testing.assert_allclose(recorded(run, "minibatch", client=client), plain, rtol=2e-4)
+        np.testing.assert_allclose(recorded(run, "minibatch_own", client=client), own, rtol=2e-4)
+        assert (own < 0.999 * plain).all()
+
+
+def test_what_older_logs_say_of_all_clients_is_the_pooled_drift(measured, tmp_path):
+    """There it stood beside the clients' values, under their name, and no table showed it."""
+    run = measured[0]
+    folder = run.path / "probes" / "gradient-norms"
+    text = (folder / "rounds.jsonl").read_text().replace('"drift_pooled"', '"drift"')
+    (tmp_path / "rounds.jsonl").write_text(text)
+    (tmp_path / "facts.json").write_text((folder / "facts.json").read_text())
+    pd.testing.assert_frame_equal(diagnostics.GradientNormProbe.read(tmp_path), run.probe("gradient-norms"))
 
 
 def test_equal_clients_have_dissimilarity_one_and_diversity_one_over_k():

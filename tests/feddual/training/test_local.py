@@ -267,4 +267,4 @@ def test_the_finest_norms_that_a_probe_asks_for_are_added_up(order):
     asked = tuple(SimpleNamespace(step_norms=parts) for parts in order)
     _, trained = bench.training.train(replace(task_of(bench), probes=asked), x, y, 0)
     variables = [entry for entry in bench.network.layout.entries if entry.trainable]
-    assert trained.square_sums.shape == (len(variables),)
+    assert trained.square_sums.shape == (2, len(variables))  # cross-entropy's, and the steps'
