@@ -15,6 +15,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from feddual.errors import UserError
+from feddual.records.identity import Replicate
 
 LEVEL = 0.95
 METHOD = "t over seeds, crossed with directions"  # part of what identifies recorded intervals
@@ -55,11 +56,11 @@ def over_runs(values: np.ndarray, level: float = LEVEL) -> Interval:
     return crossed(np.asarray(values, float)[:, None], level)
 
 
-def over_repetitions(values: Mapping[tuple[int, int], float], level: float = LEVEL) -> Interval:
+def over_repetitions(values: Mapping[Replicate, float], level: float = LEVEL) -> Interval:
     """The interval of a mean over runs that share clients with some and seeds with others.
 
     Args:
-        values: By draw of the clients and seed (`feddual.records.identity.Replicate`).
+        values: By draw of the clients and seed.
         level: Of the interval.
 
     Returns:
