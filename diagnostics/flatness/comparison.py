@@ -6,7 +6,7 @@ hierarchical bootstrap over training seeds and directions of the paired differen
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from diagnostics import tables
-from diagnostics.flatness import measures
+from diagnostics.flatness import measures, scale
 from diagnostics.statistics import hierarchical, mean_interval
 from diagnostics.surfaces.results import Lines, Surface
 from feddual.records import measurements as store
@@ -35,10 +35,11 @@ class Comparison:
         profiles: delta(r) with bands.
         summary: Each model's mean with its interval.
         differences: Of each pair of models, paired, with intervals.
-        settings: What was asked for.
+        settings: What was asked for; `scale` is the step h and the images of all numbers, `equal_loss` the level of
+            models at equal training loss, and the round and loss at which each was taken.
         identity: All that determines the numbers: settings, hashes of weights and samples.
         lines: By match, model and place of the seed; empty when it was read from a file or made from surfaces.
-        surfaces: One of each model, to be drawn.
+        planes: A surface of each model, to be drawn, by case: match and variant.
     """
 
     values: pd.DataFrame
@@ -48,13 +49,23 @@ class Comparison:
     settings: dict[str, Any]
     identity: dict[str, Any]
     lines: dict[tuple[str, str, int], Lines] = field(default_factory=dict)
-    surfaces: dict[str, Surface] = field(default_factory=dict)
+    planes: dict[scale.Case, dict[str, Surface]] = field(default_factory=dict)
 
     @classmethod
     def of(
         cls, measured: Measured, settings: dict[str, Any], identity: dict[str, Any], names: Sequence[str]
     ) -> "Comparison":
-        """The tables of what was measured; `names` are the quantities compared."""
+        """The tables of what was measured; `names` are the quantities compared.
+
+        Raises:
+            UserError: When it was measured with several steps, or on several sets of images.
+        """
+        every = [(key, number, one) for key, several in measured.items() for number, one in enumerate(several)]
+        on = scale.common({", ".join(map(str, (*key, number))): one for key, number, one in every})
+        settings = settings | {"scale": asdict(on)}
+        first = ((key[2], one.meta["facts"]) for key, number, one in every if key[1] == "plain" and number == 0)
+        if equal := scale.reached(first):
+            settings["equal_loss"] = equal
         values = pd.DataFrame([row for key, several in measured.items() for row in _rows(key, several, settings)])
         plain = {key: several for key, several in measured.items() if key[1] == "plain"}
         found = profiles(plain), summarise(values, names), paired_differences(values, names)
@@ -100,6 +111,29 @@ class Comparison:
         for name, table in every.items() if csv else ():
             atomic_write(path / f"{name}.csv", table.to_csv(index=False).encode())
         tables.write(path / FILE, self.identity, every, settings=self.settings)
+
+    @property
+    def surfaces(self) -> dict[str, Surface]:
+        """Those of the first case: models as they are, if they were measured."""
+        return next(iter(self.planes.values()), {})
+
+    @property
+    def about(self) -> list[str]:
+        """What all numbers are of, in sentences; a comparison of an earlier version does not know."""
+        said = []
+        if "scale" in self.settings:
+            on = scale.Scale(**self.settings["scale"])
+            said.append(f"Curvature with {on}, the same for all.")
+        if left_out := self.settings.get("left_out"):
+            said.append(f"Left out, since their step or images are others: {', '.join(left_out)}.")
+        if equal := self.settings.get("equal_loss"):
+            places = [
+                f"{name} {one['training_loss']:.3g} (round {one['round']})"
+                for name, several in equal["models"].items()
+                for one in several
+            ]
+            said.append(f"At equal training loss, level {equal['level']:.3g}: {', '.join(places)}.")
+        return said
 
     @property
     def against_first(self) -> pd.DataFrame:

@@ -25,6 +25,7 @@ from feddual.functional.layout import fingerprint, moving_statistics, owners, re
 
 BatchNorm = Literal["frozen", "recalibrate", "interpolate"]
 CLASSES_AT_MOST = 1000  # beyond, no loss per class is kept
+NORMALISED = " of normalised logits"  # after the loss's name
 COLUMNS = 3  # of a point's sums: loss, squared loss, right answers; then the loss of each class
 
 
@@ -67,8 +68,9 @@ class Objective:
             bn: Moving statistics of batch normalisation: `frozen` at the model's, `recalibrate` (estimated anew on
                 the data at each point) or `interpolate` (moved along directions between models).
             batch_size: Samples at a time; part of the result's last bits.
-            logit_norm: Divide each sample's centred logits by their standard deviation first, so that confidence does
-                not count (a loss that a rescaled last layer does not change).
+            logit_norm: Divide each sample's centred logits by their standard deviation over the classes first, at
+                every point (Andriushchenko et al., 2023), so that confidence does not count: a loss that a rescaled
+                last layer does not change.
             frozen: Let directions move frozen layers too.
             cut: Run leading frozen layers once and keep their features.
             features: `x` holds those features already.
@@ -79,11 +81,14 @@ class Objective:
         if batch_size < 1:
             raise UserError(f"batch_size: must be at least 1, got {batch_size}")
         self.kind, self._losses = resolve_loss(loss)
-        self.loss_name = loss_name(loss) + (" of normalised logits" if logit_norm else "")
+        self.loss_name = loss_name(loss) + (NORMALISED if logit_norm else "")
         self.loss_hash = loss_hash(loss)
         self._crosses, self._logit_norm = self.kind == "crossentropy", logit_norm
         if logit_norm and not self._crosses:
-            raise UserError("logit_norm: only cross-entropy has logits to normalise")
+            raise UserError(
+                f"logit_norm: only cross-entropy has logits to normalise, {loss_name(loss)} has none; pass "
+                "logit_norm=False (--no-logit-norm)"
+            )
         self.bn, self.batch_size = bn, batch_size
         x, y = checked_arrays(x, y)
         few = originals if features else x[:FEW]

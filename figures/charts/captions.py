@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from diagnostics.surfaces.objective import NORMALISED
 from feddual.records.run_dir import atomic_write
 from figures.charts.describe import Chart
 
@@ -22,6 +23,8 @@ def at_centre(surfaces: Sequence[Any]) -> str:
         values = [surface.meta["facts"].get(key) for surface in surfaces]
         if None not in values:
             parts.append(words.format(np.mean(values)))
+    if any(str(surface.meta["identity"].get("loss")).endswith(NORMALISED) for surface in surfaces):
+        parts.append("logits normalised")
     return ", ".join(parts)
 
 
@@ -31,6 +34,8 @@ def caption(surface: Any) -> str:
     model = facts.get("source", "the model")
     if "round" in facts:
         model += f" ({facts['algorithm']} on {facts['dataset']}) after round {facts['round']}"
+    if "level" in facts:
+        model += f", the kept checkpoint nearest to training loss {facts['level']:.3g} ({facts['training_loss']:.3g})"
     split = {"train": "training", "test": "test", "given": "given"}.get(facts.get("split", ""), facts.get("split", ""))
     if identity["kind"] == "surface":
         what = f"Loss over a plane of {len(surface.alphas)} × {len(surface.betas)} points through {model}"

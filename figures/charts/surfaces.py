@@ -46,11 +46,12 @@ def panels(surfaces: Surfaces, kind: str = "contour", *, cap: float | None = Non
         raise UserError(f"kind: {kind!r} is unknown; allowed: contour, heatmap")
     shown, scale = _ready(surfaces, cap)
     columns = min(columns, len(shown))
-    drawn = [_flat(name, surface, scale, kind) for name, surface in shown.items()]
+    drawn = [flat(name, surface, scale, kind) for name, surface in shown.items()]
     return Chart(drawn, columns, panel_height=3.7, width=0.9 + 3.6 * columns)
 
 
-def _flat(name: str, surface: Any, scale: Scale, kind: str) -> Panel:
+def flat(name: str, surface: Any, scale: Scale, kind: str = "contour") -> Panel:
+    """A panel with a surface from above."""
     place = (surface.alphas, surface.betas)
     mark = Contour(surface.loss, scale, *place) if kind == "contour" else Heat(scale.clip(surface.loss), scale, *place)
     return Panel(name, "α", "β", [mark, HERE], note=at_centre([surface]), square=True)

@@ -6,29 +6,27 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from diagnostics.flatness import recorded
+from diagnostics.flatness import recorded, scale
 from diagnostics.flatness.comparison import Comparison
 from diagnostics.flatness.recorded import largest
+from diagnostics.surfaces.results import Surface
 from figures.charts import surfaces as plots
 from figures.charts.scale import shared_scale
 from figures.report._page import Exhibit, Part, Table, part
-from figures.report._story import Story
+from figures.report._story import Group, Story
 
+PLAIN = ("round", "plain")  # the models as they are
 MOST_SURFACES = 8  # a browser has no more than 16 places for 3-D
 NO_SURFACE = "no loss surface; `python -m diagnostics surface {path}` computes one"
 QUANTITY_NAMES = {"kappa": "curvature κ at the centre", "r_tau": "radius at which the loss has risen by {tau:g}"} | {
     f"rise_{radius:g}": f"loss rise at radius {radius:g}" for radius in (0.25, 0.5, 1)
 }
-CASES = {  # where a comparison has several
-    ("round", "logit-normalised"): ", logits normalised",
-    ("loss", "plain"): ", at equal loss",
-    ("loss", "logit-normalised"): ", at equal loss, logits normalised",
-}
 
 
 def surfaces(story: Story) -> Part:
-    """3-D surfaces side by side, one camera, one scale."""
-    chosen = {group: largest(story.surfaces[group.key]) for group in story.groups if group.key in story.surfaces}
+    """3-D surfaces side by side, one camera, one scale; below them contours of the further cases that are recorded."""
+    cases = {case: _chosen(story, case) for case in recorded.ORDER}
+    chosen = cases[PLAIN]
     without = [group for group in story.groups if group not in chosen]
     missing = [f"{group.label}: {NO_SURFACE.format(path=group.first.path)}" for group in without]
     for group, surface in chosen.items():
@@ -37,22 +35,36 @@ def surfaces(story: Story) -> Part:
             missing.append(f"{group.label}: {known}; the coarser grid is shown, the same command goes on")
     missing += [f"{group.label}: not drawn, a page holds {MOST_SURFACES}" for group in list(chosen)[MOST_SURFACES:]]
     missing += story.troubles
-    if not chosen:
-        return part("surfaces", missing=missing)
+    charts = [_exhibit(case, found) for case, found in cases.items() if found]
+    return part("surfaces", charts, missing)
+
+
+def _chosen(story: Story, case: scale.Case) -> dict[Group, Surface]:
+    """The surface of each group that is drawn."""
+    found = {group: recorded.of_case(story.surfaces.get(group.key, {}), case) for group in story.groups}
+    return {group: largest(planes) for group, planes in found.items() if planes}
+
+
+def _exhibit(case: scale.Case, chosen: Mapping[Group, Surface]) -> Exhibit:
+    """The models as they are in three dimensions; other cases as contours, of which a browser has room for any number.
+
+    Each case has a scale of its own: losses of normalised logits are not those of the logits.
+    """
     drawn = {group: surface.preview() for group, surface in list(chosen.items())[:MOST_SURFACES]}
-    scale = shared_scale([surface.loss for surface in drawn.values()])
+    colours = shared_scale([surface.loss for surface in drawn.values()])
     panels, parts = [], []
     for group, surface in drawn.items():
-        panels.append(plots.deep(group.label, surface, scale))
+        label = ", ".join(filter(None, [group.label, scale.words(case)]))
+        draw = plots.deep if case == PLAIN else plots.flat
+        panels.append(draw(label, surface, colours))
         alpha, beta = np.meshgrid(surface.alphas, surface.betas)
         columns = {"alpha": alpha, "beta": beta, "loss": surface.loss, "sem": surface.sem, "accuracy": surface.accuracy}
         parts.append(pd.DataFrame({"run": group.label} | {name: value.ravel() for name, value in columns.items()}))
-    (where, labels), (low, high) = scale.ticks(), scale.ends
+    (where, labels), (low, high) = colours.ticks(), colours.ends
     places = (100 * (where - low) / (high - low)).round(2).tolist()
     legend = {"title": "loss", "ticks": list(zip(places, labels, strict=True))}
-    frame = pd.concat(parts, ignore_index=True)
-    chart = Exhibit("loss-surfaces", panels, frame, width=300, height=360, linked=True, legend=legend)
-    return part("surfaces", [chart], missing)
+    name, frame = "loss-surfaces" + scale.suffix(case).replace("_", "-"), pd.concat(parts, ignore_index=True)
+    return Exhibit(name, panels, frame, width=300, height=360, linked=case == PLAIN, legend=legend)
 
 
 def flatness(story: Story) -> Part:
@@ -66,7 +78,7 @@ def flatness(story: Story) -> Part:
     for quantity, name in QUANTITY_NAMES.items():
         for row in table[table["quantity"] == quantity].to_dict("records"):
             gap = _interval(row, "difference", "difference_low", "difference_high") if row["model"] != first else "–"
-            what = name.format(**made.settings) + CASES.get((row["match"], row["variant"]), "")
+            what = ", ".join(filter(None, [name.format(**made.settings), scale.words((row["match"], row["variant"]))]))
             rows.append([what, row["model"], _interval(row, "mean", "low", "high"), gap])
     planes = made.settings.get("planes")
     what = f"pairs of directions ({', '.join(planes)})" if planes else "directions"
@@ -75,6 +87,7 @@ def flatness(story: Story) -> Part:
         caption += " With one seed the intervals are over directions alone and say nothing about training."
     if seeds * directions == 1:
         caption = "One surface per model, so there is no interval; `--direction 1`, `2`, ... gives more pairs."
+    caption = " ".join([caption, *made.about])
     shown = set(table["model"])
     missing = [f"{group.label}: no comparable surface" for group in story.groups if group.label not in shown]
     columns = ["quantity", "run", "mean [95 %]", f"minus {first} [95 %]"]
@@ -97,7 +110,7 @@ def compared(story: Story) -> Comparison | None:
     for group in story.groups:
         for run in group.runs:
             several = story.surfaces.get(group.key, {}).get(run.seed, {})
-            last = {name: one for name, one in several.items() if recorded.is_last(one, run.summary["rounds"])}
+            last = {name: one for name, one in several.items() if recorded.counts(one, run.summary["rounds"])}
             if last:
                 found.setdefault(group.label, {})[run.seed] = last
     tau = {} if kept is None else {"tau": kept.identity["tau"]}
