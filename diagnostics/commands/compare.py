@@ -13,7 +13,7 @@ from feddual.errors import UserError
 
 if TYPE_CHECKING:
     from diagnostics.flatness.comparison import Comparison
-    from diagnostics.flatness.scale import Case
+    from diagnostics.flatness.footing import Case
     from diagnostics.surfaces.results import Surface
 
 
@@ -110,12 +110,12 @@ def _rows(found: "Comparison") -> Iterator[list[str]]:
 
 def _surface_pictures(case: "Case", surfaces: "Mapping[str, Surface]", out: Path) -> Iterator[Path]:
     """Of one case: contours and 3-D on one scale, and each model minus the first."""
-    from diagnostics.flatness import scale
+    from diagnostics.flatness import footing
     from figures.charts import surfaces as plots
     from figures.charts.captions import captions, save
 
     first, *others = surfaces
-    words, end = scale.words(case), scale.suffix(case).replace("_", "-")
+    words, end = footing.words(case), footing.suffix(case).replace("_", "-")
     about = "The same samples and noise, scaled by each model's own filters; one colour scale."
     about = f"{words[:1].upper()}{words[1:]}. {about}" if words else about
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from diagnostics.flatness import matching, measures
 from diagnostics.flatness.comparison import Comparison, check
-from diagnostics.flatness.scale import Case
+from diagnostics.flatness.footing import Case
 from diagnostics.landscape import loss_lines, loss_surface
 from diagnostics.surfaces.directions import Norm
 from diagnostics.surfaces.losses import Loss

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from diagnostics import tables
-from diagnostics.flatness import measures, scale
+from diagnostics.flatness import footing, measures
 from diagnostics.statistics import hierarchical, mean_interval
 from diagnostics.surfaces.results import Lines, Surface
 from feddual.records import measurements as store
@@ -35,7 +35,7 @@ class Comparison:
         profiles: delta(r) with bands.
         summary: Each model's mean with its interval.
         differences: Of each pair of models, paired, with intervals.
-        settings: What was asked for; `scale` is the step h and the images of all numbers, `equal_loss` the level of
+        settings: What was asked for; `footing` is the step h and the images of all numbers, `equal_loss` the level of
             models at equal training loss, and the round and loss at which each was taken.
         identity: All that determines the numbers: settings, hashes of weights and samples.
         lines: By match, model and place of the seed; empty when it was read from a file or made from surfaces.
@@ -49,7 +49,7 @@ class Comparison:
     settings: dict[str, Any]
     identity: dict[str, Any]
     lines: dict[tuple[str, str, int], Lines] = field(default_factory=dict)
-    planes: dict[scale.Case, dict[str, Surface]] = field(default_factory=dict)
+    planes: dict[footing.Case, dict[str, Surface]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -61,10 +61,10 @@ class Comparison:
             UserError: When it was measured with several steps, or on several sets of images.
         """
         every = [(key, number, one) for key, several in measured.items() for number, one in enumerate(several)]
-        on = scale.common({", ".join(map(str, (*key, number))): one for key, number, one in every})
-        settings = settings | {"scale": asdict(on)}
+        on = footing.common({", ".join(map(str, (*key, number))): one for key, number, one in every})
+        settings = settings | {"footing": asdict(on)}
         first = ((key[2], one.meta["facts"]) for key, number, one in every if key[1] == "plain" and number == 0)
-        if equal := scale.reached(first):
+        if equal := footing.reached(first):
             settings["equal_loss"] = equal
         values = pd.DataFrame([row for key, several in measured.items() for row in _rows(key, several, settings)])
         plain = {key: several for key, several in measured.items() if key[1] == "plain"}
@@ -121,8 +121,8 @@ class Comparison:
     def about(self) -> list[str]:
         """What all numbers are of, in sentences; a comparison of an earlier version does not know."""
         said = []
-        if "scale" in self.settings:
-            on = scale.Scale(**self.settings["scale"])
+        if "footing" in self.settings:
+            on = footing.Footing(**self.settings["footing"])
             said.append(f"Curvature with {on}, the same for all.")
         if left_out := self.settings.get("left_out"):
             said.append(f"Left out, since their step or images are others: {', '.join(left_out)}.")

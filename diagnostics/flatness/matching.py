@@ -116,16 +116,19 @@ def _same_loss(
     losses = {key: _training_losses(run, base[key], evaluation) for key, run in runs.items()}
     level = max(by_round[max(by_round)] for by_round in losses.values())
     nearest = {key: min(kept, key=lambda number: abs(kept[number] - level)) for key, kept in losses.items()}
-    far = {key: kept for key, kept in losses.items() if not abs(kept[nearest[key]] - level) <= UNEQUAL * abs(level)}
+    reached = {key: losses[key][number] for key, number in nearest.items()}
+    far = [key for key, loss in reached.items() if not abs(loss - level) <= UNEQUAL * abs(level)]
     if far:
-        raise OutOfReach(
-            f"matches: equal training loss: all runs reach {level:.3g}, and no checkpoint within {UNEQUAL:.0%} of it "
-            "was kept of "
-            + "; ".join(f"{name} (seed {place}): {_listed(kept)}" for (name, place), kept in far.items())
-            + ". Train with checkpoint.keep=all and a small checkpoint.every, or name the rounds around the level in "
-            "checkpoint.rounds; or compare at equal rounds only (matches=round, --match round)"
+        listed = (
+            f"{name} (seed {place}; nearest {reached[name, place]:.3g}, after round {nearest[name, place]})"
+            for name, place in far
         )
-    about = {key: {"level": level, "training_loss": losses[key][number]} for key, number in nearest.items()}
+        raise OutOfReach(
+            f"matches: equal training loss: all runs reach {level:.3g}, but no checkpoint within {UNEQUAL:.0%} of it "
+            f"was kept of {', '.join(listed)}. Train with checkpoint.keep=all and a small checkpoint.every, or with "
+            "the rounds around that loss in checkpoint.rounds; or compare at equal rounds alone (matches=round)"
+        )
+    about = {key: {"level": level, "training_loss": loss} for key, loss in reached.items()}
     return {key: (number, about[key]) for key, number in nearest.items()}
 
 
@@ -137,10 +140,6 @@ def _training_losses(run: Run, one: samples.Subject, evaluation: Settings) -> di
         one.cache["loss"] = Objective(one.model, one.x, one.y, features=one.features, **evaluation)
     weights = ((kept, open_run(run.path).read_checkpoint(kept).weights) for kept in run.checkpoints)
     return {kept: float(one.cache["loss"](vector).loss) for kept, vector in weights}
-
-
-def _listed(losses: Mapping[int, float]) -> str:
-    return ", ".join(f"{loss:.3g} after round {number}" for number, loss in losses.items())
 
 
 def group_runs(paths: Sequence[Path]) -> dict[str, list[Path]]:

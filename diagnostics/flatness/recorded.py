@@ -16,7 +16,7 @@ from typing import Any
 from diagnostics import tables
 from diagnostics.flatness import measures
 from diagnostics.flatness.comparison import AT_CENTRE, FILE, Comparison
-from diagnostics.flatness.scale import Case, Scale, case_of, common
+from diagnostics.flatness.footing import Case, Footing, case_of, common
 from diagnostics.surfaces.results import Surface, load
 from feddual.api import Run
 from feddual.errors import UserError
@@ -89,26 +89,26 @@ def _plane(surface: Surface) -> tuple[Any, ...]:
     return (level, *about, surface.alphas.tobytes(), surface.betas.tobytes())
 
 
-def on_one_scale(cases: Cases) -> tuple[Cases, list[str]]:
+def on_one_footing(cases: Cases) -> tuple[Cases, list[str]]:
     """The planes of one step h and one set of images, those that most of the first case's have, and what is left out.
 
     One table holds curvatures of one h on the same images only: a finer surface for a picture does not count.
     """
     first = next(iter(next(iter(next(iter(cases.values())).values())).values()))
-    seen = Counter(Scale.of(one) for one in first.values() if len(Scale.of(one).steps) == 1)
+    seen = Counter(Footing.of(one) for one in first.values() if len(Footing.of(one).steps) == 1)
     if not seen:
         common(first)
     (chosen, _), *_ = seen.most_common(1)
     kept: dict[Case, dict[str, dict[int, dict[str, Surface]]]] = {}
-    out: dict[str, Scale] = {}
+    out: dict[str, Footing] = {}
     for case, groups in cases.items():
         for label, group in groups.items():
             for seed, planes in group.items():
-                out |= {name: Scale.of(one) for name, one in planes.items() if Scale.of(one) != chosen}
+                out |= {name: Footing.of(one) for name, one in planes.items() if Footing.of(one) != chosen}
                 fitting = {name: one for name, one in planes.items() if name not in out}
                 if fitting:
                     kept.setdefault(case, {}).setdefault(label, {})[seed] = fitting
-    return kept, [f"{name} ({scale})" for name, scale in out.items()]
+    return kept, [f"{name} ({found})" for name, found in out.items()]
 
 
 def compare_surfaces(
@@ -127,7 +127,7 @@ def compare_surfaces(
     shared = comparable(found)
     if not shared:
         return None
-    cases, left_out = on_one_scale(shared)
+    cases, left_out = on_one_footing(shared)
     measured = {
         (*case, name, seed): list(planes.values())
         for case, groups in cases.items()
@@ -180,4 +180,4 @@ def compare_recorded(groups: Mapping[str, Sequence[Path]], tau: float = measures
 
 
 def _told(planes: Mapping[str, Surface]) -> str:
-    return ", ".join(f"{name} (axes to {one.alphas[-1]:g}, {Scale.of(one)})" for name, one in planes.items())
+    return ", ".join(f"{name} (axes to {one.alphas[-1]:g}, {Footing.of(one)})" for name, one in planes.items())

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from diagnostics.flatness import recorded, scale
+from diagnostics.flatness import footing, recorded
 from diagnostics.flatness.comparison import FILE, Comparison
 from diagnostics.surfaces.results import Surface
 from figures._results import NOT_RUN, Drawing, Results, seeds_text
@@ -60,11 +60,11 @@ def draw(
             frames.append(pd.DataFrame([{**blank, "group": label} for label in groups]))
             sections.append(tables.Block(setting, ["quantity", *groups, "difference"], [[NOT_RUN] * (len(groups) + 2)]))
             continue
-        cases, _ = recorded.on_one_scale(recorded.comparable(found))
+        cases, _ = recorded.on_one_footing(recorded.comparable(found))
         for case, groups_of_case in cases.items():
             drawn = made.planes[case]
-            files += _pictures(f"{name}{suffix}{scale.suffix(case)}", drawn, groups_of_case, out, scale.words(case))
-            what = ", ".join(filter(None, [setting, scale.words(case)]))
+            files += _pictures(f"{name}{suffix}{footing.suffix(case)}", drawn, groups_of_case, out, footing.words(case))
+            what = footing.named(setting, case)
             captions += [f"Drawn, {label} ({what}): {surface.caption()}" for label, surface in drawn.items()]
         captions += [f"{setting}: {sentence}" for sentence in made.about]
         table = _table(made)
@@ -145,8 +145,7 @@ def _section(setting: str, table: pd.DataFrame) -> tables.Block:
             by_group = part.set_index("group")
             cells = [_interval(by_group.loc[label], "mean", "low", "high") for label in labels]
             gap = _interval(by_group.loc[labels[-1]], "difference", "difference_low", "difference_high")
-            what = ", ".join(filter(None, [quantity, scale.words((str(match), str(variant)))]))
-            rows.append([what, *cells, gap])
+            rows.append([footing.named(quantity, (str(match), str(variant))), *cells, gap])
     seeds, pairs = int(table["seeds"].max()), int(table["pairs"].max())
     return tables.Block(f"{setting} ({seeds_text(seeds)} × {pairs} pairs)", ["quantity", *labels, "difference"], rows)
 

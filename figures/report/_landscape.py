@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from diagnostics.flatness import recorded, scale
+from diagnostics.flatness import footing, recorded
 from diagnostics.flatness.comparison import Comparison
 from diagnostics.flatness.recorded import largest
 from diagnostics.surfaces.results import Surface
@@ -39,13 +39,13 @@ def surfaces(story: Story) -> Part:
     return part("surfaces", charts, missing)
 
 
-def _chosen(story: Story, case: scale.Case) -> dict[Group, Surface]:
+def _chosen(story: Story, case: footing.Case) -> dict[Group, Surface]:
     """The surface of each group that is drawn."""
     found = {group: recorded.of_case(story.surfaces.get(group.key, {}), case) for group in story.groups}
     return {group: largest(planes) for group, planes in found.items() if planes}
 
 
-def _exhibit(case: scale.Case, chosen: Mapping[Group, Surface]) -> Exhibit:
+def _exhibit(case: footing.Case, chosen: Mapping[Group, Surface]) -> Exhibit:
     """The models as they are in three dimensions; other cases as contours, of which a browser has room for any number.
 
     Each case has a scale of its own: losses of normalised logits are not those of the logits.
@@ -54,16 +54,15 @@ def _exhibit(case: scale.Case, chosen: Mapping[Group, Surface]) -> Exhibit:
     colours = shared_scale([surface.loss for surface in drawn.values()])
     panels, parts = [], []
     for group, surface in drawn.items():
-        label = ", ".join(filter(None, [group.label, scale.words(case)]))
         draw = plots.deep if case == PLAIN else plots.flat
-        panels.append(draw(label, surface, colours))
+        panels.append(draw(footing.named(group.label, case), surface, colours))
         alpha, beta = np.meshgrid(surface.alphas, surface.betas)
         columns = {"alpha": alpha, "beta": beta, "loss": surface.loss, "sem": surface.sem, "accuracy": surface.accuracy}
         parts.append(pd.DataFrame({"run": group.label} | {name: value.ravel() for name, value in columns.items()}))
     (where, labels), (low, high) = colours.ticks(), colours.ends
     places = (100 * (where - low) / (high - low)).round(2).tolist()
     legend = {"title": "loss", "ticks": list(zip(places, labels, strict=True))}
-    name, frame = "loss-surfaces" + scale.suffix(case).replace("_", "-"), pd.concat(parts, ignore_index=True)
+    name, frame = "loss-surfaces" + footing.suffix(case).replace("_", "-"), pd.concat(parts, ignore_index=True)
     return Exhibit(name, panels, frame, width=300, height=360, linked=case == PLAIN, legend=legend)
 
 
@@ -78,7 +77,9 @@ def flatness(story: Story) -> Part:
     for quantity, name in QUANTITY_NAMES.items():
         for row in table[table["quantity"] == quantity].to_dict("records"):
             gap = _interval(row, "difference", "difference_low", "difference_high") if row["model"] != first else "–"
-            what = ", ".join(filter(None, [name.format(**made.settings), scale.words((row["match"], row["variant"]))]))
+            what = ", ".join(
+                filter(None, [name.format(**made.settings), footing.words((row["match"], row["variant"]))])
+            )
             rows.append([what, row["model"], _interval(row, "mean", "low", "high"), gap])
     planes = made.settings.get("planes")
     what = f"pairs of directions ({', '.join(planes)})" if planes else "directions"

@@ -19,7 +19,7 @@ SPLITS = {"train": "training ", "test": "test "}
 
 
 @dataclass(frozen=True)
-class Scale:
+class Footing:
     """On what curvatures were measured."""
 
     steps: Sequence[float]  # h; two where a plane's axes differ
@@ -28,7 +28,7 @@ class Scale:
     data: str  # which images
 
     @classmethod
-    def of(cls, measured: Lines | Surface) -> "Scale":
+    def of(cls, measured: Lines | Surface) -> "Footing":
         """Of lines or of a plane."""
         facts, identity = measured.meta["facts"], measured.meta["identity"]
         steps = tuple(dict.fromkeys(round(step, 9) for step in measures.steps(measured)))
@@ -42,24 +42,24 @@ class Scale:
         return f"h = {step} on {self.images} {SPLITS.get(self.split, '')}images ({self.data.split(', ')[-1][:8]})"
 
 
-def common(named: Mapping[str, Lines | Surface]) -> Scale:
-    """The scale of all of these.
+def common(named: Mapping[str, Lines | Surface]) -> Footing:
+    """The footing of all of these.
 
     Raises:
         UserError: When there are several.
     """
-    by_scale: dict[Scale, list[str]] = {}
+    by_footing: dict[Footing, list[str]] = {}
     for name, one in named.items():
-        by_scale.setdefault(Scale.of(one), []).append(name)
-    (scale, *others) = by_scale
-    if others or len(scale.steps) > 1:
-        listed = "".join(f"\n  {found}: {', '.join(names)}" for found, names in by_scale.items())
+        by_footing.setdefault(Footing.of(one), []).append(name)
+    (footing, *others) = by_footing
+    if others or len(footing.steps) > 1:
+        listed = "".join(f"\n  {found}: {', '.join(names)}" for found, names in by_footing.items())
         raise UserError(
             "compare: curvatures of one table need one step h and one set of images, these have several:"
             f"{listed}\nMeasure them with the same grid (as many points along both axes), extent, images, split and "
             "seed, on the same data"
         )
-    return scale
+    return footing
 
 
 def case_of(surface: Surface) -> Case:
@@ -74,6 +74,11 @@ def words(case: Case) -> str:
     match, variant = case
     said = ["at equal training loss" if match == "loss" else "", "" if variant == "plain" else "logits normalised"]
     return ", ".join(filter(None, said))
+
+
+def named(name: str, case: Case) -> str:
+    """A name with what sets its case apart."""
+    return ", ".join(filter(None, [name, words(case)]))
 
 
 def suffix(case: Case) -> str:
