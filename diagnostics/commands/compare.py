@@ -97,8 +97,9 @@ def compare(
 def _rows(found: "Comparison") -> Iterator[list[str]]:
     """Each model's numbers, and how they differ from the first model's; the cases of a quantity side by side."""
     table = found.against_first
-    first, quantities = table["model"].iloc[0], list(dict.fromkeys(table["quantity"]))
-    for row in sorted(table.to_dict("records"), key=lambda row: quantities.index(row["quantity"])):
+    first, keys = table["model"].iloc[0], ("quantity", "match", "variant")
+    order = {key: list(dict.fromkeys(table[key])) for key in keys}
+    for row in sorted(table.to_dict("records"), key=lambda row: [order[key].index(row[key]) for key in keys]):
         low, high = row["difference_low"], row["difference_high"]
         mark = "" if low > 0 or high < 0 else " (contains 0)"
         gap = [f"{row['difference']:+.4g}", f"{low:.4g} to {high:.4g}{mark}"] if row["model"] != first else ["", ""]
@@ -146,6 +147,9 @@ def _pictures(found: "Comparison", out: Path) -> list[Path]:
         "the band of 10 to 90 % over all lines (light)."
     )
     lines = {f"{name} (equal {match}, seed {place})": one for (match, name, place), one in found.lines.items()}
+    planes = {
+        f"{name} (equal {case[0]})": one for case, several in found.planes.items() for name, one in several.items()
+    }
     figure = plot_profiles(found.profiles, found.settings["tau"])
-    made.append(save(figure, out / "profiles.png", captions(lines or found.surfaces, about)))
+    made.append(save(figure, out / "profiles.png", captions(lines or planes, about)))
     return made

@@ -12,8 +12,13 @@ from figures.charts.describe import Chart
 
 
 def title(surface: Any, name: str = "") -> str:
-    """What a panel must say: L(0), accuracy, the gradient's norm."""
-    return "\n".join(filter(None, [name, at_centre([surface])]))
+    """What a panel must say: L(0), accuracy, the gradient's norm, and if they are not of the logits as they are."""
+    return "\n".join(filter(None, [name, at_centre([surface]), of_logits(surface)]))
+
+
+def of_logits(surface: Any) -> str:
+    """That the logits are normalised, if they are."""
+    return "logits normalised" if str(surface.meta["identity"].get("loss")).endswith(NORMALISED) else ""
 
 
 def at_centre(surfaces: Sequence[Any]) -> str:
@@ -23,8 +28,6 @@ def at_centre(surfaces: Sequence[Any]) -> str:
         values = [surface.meta["facts"].get(key) for surface in surfaces]
         if None not in values:
             parts.append(words.format(np.mean(values)))
-    if any(str(surface.meta["identity"].get("loss")).endswith(NORMALISED) for surface in surfaces):
-        parts.append("logits normalised")
     return ", ".join(parts)
 
 
@@ -49,7 +52,7 @@ def caption(surface: Any) -> str:
         f"{what}; {identity['loss']}, mean of {facts['images']} {split} samples.",
         f"Directions: {'; '.join(names[:2])}{still}.",
         f"Axes from {surface.alphas[0]:g} to {surface.alphas[-1]:g}; 1 {unit}.",
-        f"At the centre: {title(surface)}; standard error of the loss at most {np.nanmax(surface.sem):.2g}.",
+        f"At the centre: {at_centre([surface])}; standard error of the loss at most {np.nanmax(surface.sem):.2g}.",
         f"Moving statistics: {identity['bn']}. Weights {identity['weights'][:8]}, data {identity['data'][:8]}.",
     ]
     if facts.get("two_level"):

@@ -14,7 +14,7 @@ import numpy as np
 
 from diagnostics.statistics import standard_error
 from feddual.errors import UserError
-from figures.charts.captions import at_centre, caption
+from figures.charts.captions import at_centre, caption, of_logits, title
 from figures.charts.describe import Chart, Contour, Heat, Panel, Points, Surface3D
 from figures.charts.scale import Scale, shared_scale
 from figures.charts.style import Look
@@ -54,7 +54,7 @@ def flat(name: str, surface: Any, scale: Scale, kind: str = "contour") -> Panel:
     """A panel with a surface from above."""
     place = (surface.alphas, surface.betas)
     mark = Contour(surface.loss, scale, *place) if kind == "contour" else Heat(scale.clip(surface.loss), scale, *place)
-    return Panel(name, "α", "β", [mark, HERE], note=at_centre([surface]), square=True)
+    return Panel(name, "α", "β", [mark, HERE], note=title(surface), square=True)
 
 
 def difference(first: Any, second: Any, names: tuple[str, str] = ("A", "B")) -> Chart:
@@ -84,10 +84,10 @@ def difference(first: Any, second: Any, names: tuple[str, str] = ("A", "B")) -> 
     scale = Scale(-bound, bound, label="difference of L − L(0)", colours="RdBu_r")
     chance = ~(np.abs(mean) > SIGMAS * error)
     heat = Heat(np.clip(mean, -bound, bound), scale, a[0].alphas, a[0].betas, hatched=chance)
-    note = (
-        f"hatched: within {SIGMAS:g} standard errors {source}\n"
-        f"{names[0]}: {at_centre(a)}\n{names[1]}: {at_centre(b)}"
-    )  # fmt: skip
+    said = f"hatched: within {SIGMAS:g} standard errors {source}"
+    note = "\n".join(filter(None, [
+        of_logits(b[0]), said, f"{names[0]}: {at_centre(a)}", f"{names[1]}: {at_centre(b)}"
+    ]))  # fmt: skip
     panel = Panel(f"loss rise, {names[1]} − {names[0]}", "α", "β", [heat, HERE], note=note, square=True)
     return Chart([panel], 1, panel_height=3.9, width=4.5)
 
@@ -115,7 +115,7 @@ def panels3d(surfaces: Surfaces, *, cap: float | None = None) -> Chart:
 def deep(name: str, surface: Any, scale: Scale) -> Panel:
     """A panel with a surface in three dimensions."""
     mark = Surface3D(surface.loss, scale, surface.alphas, surface.betas, surface.sem)
-    return Panel(name, "α", "β", [mark], note=at_centre([surface]))
+    return Panel(name, "α", "β", [mark], note=title(surface))
 
 
 def animation(surfaces: Surfaces, *, cap: float | None = None, kind: str = "3d") -> Chart:
