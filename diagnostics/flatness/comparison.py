@@ -89,6 +89,8 @@ class Comparison:
         for table in (self.values, self.profiles, self.summary, self.differences):
             for column in {"model", "first", "second"} & set(table.columns):
                 table[column] = table[column].map(new)
+        if equal := self.settings.get("equal_loss"):
+            equal["models"] = {new[name]: several for name, several in equal["models"].items()}
         return self
 
     def save(self, path: str | Path, replace: bool = False) -> Path:

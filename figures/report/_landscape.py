@@ -18,6 +18,10 @@ from figures.report._story import Group, Story
 PLAIN = ("round", "plain")  # the models as they are
 MOST_SURFACES = 8  # a browser has no more than 16 places for 3-D
 NO_SURFACE = "no loss surface; `python -m diagnostics surface {path}` computes one"
+MORE_CASES = (
+    "models at equal training loss, or with normalised logits; `python -m diagnostics compare RUN RUN ...` compares "
+    "them so, --from surfaces --record 3 records their surfaces"
+)
 QUANTITY_NAMES = {"kappa": "curvature κ at the centre", "r_tau": "radius at which the loss has risen by {tau:g}"} | {
     f"rise_{radius:g}": f"loss rise at radius {radius:g}" for radius in (0.25, 0.5, 1)
 }
@@ -55,15 +59,17 @@ def _exhibit(case: footing.Case, chosen: Mapping[Group, Surface]) -> Exhibit:
     panels, parts = [], []
     for group, surface in drawn.items():
         draw = plots.deep if case == PLAIN else plots.flat
-        panels.append(draw(footing.named(group.label, case), surface, colours))
+        panels.append(draw(footing.named(group.label, (case[0], "plain")), surface, colours))  # its note says the rest
         alpha, beta = np.meshgrid(surface.alphas, surface.betas)
         columns = {"alpha": alpha, "beta": beta, "loss": surface.loss, "sem": surface.sem, "accuracy": surface.accuracy}
         parts.append(pd.DataFrame({"run": group.label} | {name: value.ravel() for name, value in columns.items()}))
+    name, frame = "loss-surfaces" + footing.suffix(case).replace("_", "-"), pd.concat(parts, ignore_index=True)
+    if case != PLAIN:
+        return Exhibit(name, panels, frame, width=300, height=360)
     (where, labels), (low, high) = colours.ticks(), colours.ends
     places = (100 * (where - low) / (high - low)).round(2).tolist()
     legend = {"title": "loss", "ticks": list(zip(places, labels, strict=True))}
-    name, frame = "loss-surfaces" + footing.suffix(case).replace("_", "-"), pd.concat(parts, ignore_index=True)
-    return Exhibit(name, panels, frame, width=300, height=360, linked=case == PLAIN, legend=legend)
+    return Exhibit(name, panels, frame, width=300, height=360, linked=True, legend=legend)
 
 
 def flatness(story: Story) -> Part:
@@ -91,6 +97,8 @@ def flatness(story: Story) -> Part:
     caption = " ".join([caption, *made.about])
     shown = set(table["model"])
     missing = [f"{group.label}: no comparable surface" for group in story.groups if group.label not in shown]
+    if len(table[["match", "variant"]].drop_duplicates()) < len(recorded.ORDER):
+        missing.append(MORE_CASES)
     columns = ["quantity", "run", "mean [95 %]", f"minus {first} [95 %]"]
     return part("flatness", [Table("flatness", caption, columns, rows, table)], missing)
 
