@@ -20,10 +20,11 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 NUMBER = re.compile(r"([-−]?\d[\d,]*(?:\.\d+)?)([^\d<]{0,4}<!--([\w./-]+)\|([^>]*?)-->)")
 TABLE = re.compile(r"(<!--begin ([\w./-]+)(?:\|([^>]+?))?-->\n).*?(<!--end-->)", re.DOTALL)
+PLAIN = {"match": "round", "variant": "plain"}  # of models as they are
 SHORT = {  # file, the columns that are named, and others that are fixed
-    "fig1": ("figures/gallery/fig1_table.csv", ("quantity", "group"), {}),
+    "fig1": ("figures/gallery/fig1_table.csv", ("quantity", "group"), PLAIN),
     "fig2": ("figures/gallery/fig2_ratios.csv", ("model", "definition", "layer"), {"normalisation": "rms"}),
-    "fig6": ("figures/gallery/fig6_table.csv", ("setting", "quantity", "group"), {}),
+    "fig6": ("figures/gallery/fig6_table.csv", ("setting", "quantity", "group"), PLAIN),
 }
 
 

@@ -21,9 +21,10 @@ def surface(
     direction: Annotated[int, typer.Option(min=0, help="Which pair of random directions.")] = 0,
     norm: Annotated[str, typer.Option(help="filter, layer or model.")] = "filter",
     bn: Annotated[str, typer.Option(help="Batch normalisation's statistics: frozen or recalibrate.")] = "frozen",
+    logit_norm: Annotated[bool, typer.Option(help="Of normalised logits, which takes confidence out.")] = False,
     two_level: Annotated[int | None, typer.Option(help="First on so many samples, on all where it matters.")] = None,
     engine: Annotated[str, typer.Option(help="auto (exact rewrites, checked) or plain.")] = "auto",
-    out: Annotated[Path | None, typer.Option(help="The folder; default RUN/surfaces/main.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder; default RUN/surfaces/main[-normalised].")] = None,
     executor: Annotated[str, typer.Option(help="What runs the workers.")] = "processes",
     workers: Annotated[int, typer.Option(min=1, help="Processes; the result is the same for any number.")] = 1,
     as_json: Json = False,
@@ -49,7 +50,7 @@ def surface(
 
     devices.configure()
     opened = Run(run)
-    folder = out or RunDir(run).surface_path("main")
+    folder = out or RunDir(run).surface_path("main-normalised" if logit_norm else "main")
 
     def preview(unfinished: Any) -> None:
         unfinished.plot(name="preview").savefig(folder / "preview.png", dpi=110)
@@ -58,8 +59,8 @@ def surface(
 
     found = loss_surface(
         opened, grid=grid, extent=extent, images=images or None, split=split, round=round_index, seed=seed,
-        direction=direction, norm=norm, bn=bn, two_level=two_level, engine=engine, out=folder, workers=workers,
-        executor=executor, progress=not as_json, on_preview=preview,
+        direction=direction, norm=norm, bn=bn, logit_norm=logit_norm, two_level=two_level, engine=engine,
+        out=folder, workers=workers, executor=executor, progress=not as_json, on_preview=preview,
     )  # fmt: skip
     save(found.plot(name=opened.config.name), folder / "surface.png", found.caption())
     export(found, "html", folder / "surface.html")

@@ -11,6 +11,7 @@ from typing import Any
 
 from diagnostics.flatness import matching, measures
 from diagnostics.flatness.comparison import Comparison, check
+from diagnostics.flatness.footing import Case
 from diagnostics.landscape import loss_lines, loss_surface
 from diagnostics.surfaces.directions import Norm
 from diagnostics.surfaces.losses import Loss
@@ -20,7 +21,7 @@ from feddual.errors import UserError
 from feddual.functional.layout import fingerprint, read
 from feddual.records import measurements as store
 
-Case = tuple[str, str, int, Any]  # match, model, place of the seed, what is measured
+Chosen = tuple[str, str, int, Any]  # match, model, place of the seed, what is measured
 
 
 def compare_models(
@@ -29,7 +30,7 @@ def compare_models(
     y: Any = None,
     *,
     directions: int = 5,
-    matches: Sequence[str] = ("round", "loss"),
+    matches: str | Sequence[str] | None = None,
     logit_norm: bool = True,
     images: int | None = 2000,
     split: str = "train",
@@ -53,13 +54,14 @@ def compare_models(
         x: Inputs, for Keras models.
         y: Targets.
         directions: How many random directions; five or more.
-        matches: Of runs: `round` (the largest round all have kept) and `loss` (of each the kept checkpoint whose loss
-            on the samples is nearest to the largest of the runs' last ones).
+        matches: Of runs, what is equal: `round` (the largest round all have kept), `loss` (of each the kept checkpoint
+            whose training loss is nearest to the largest of the runs' last ones, and within a tenth of it), or a list
+            of both. None for both, the second with a warning left out where no checkpoints are near.
         logit_norm: Also with each sample's logits normalised, which takes confidence out; only with cross-entropy.
         images: Samples.
         split: Of runs: train or test.
         seed: Of directions and samples.
-        grid: Points of one surface per model, for the picture; None for none.
+        grid: Points of one surface per model and case, for the pictures; None for none.
         tau: Of the flatness radius.
         norm: Of the directions: filter, layer or model.
         bn: Moving statistics: frozen or recalibrate; see `loss_surface`.
@@ -74,7 +76,8 @@ def compare_models(
         A `Comparison`: tables of values, means and paired differences with intervals.
 
     Raises:
-        UserError: When there are fewer than two models or directions, or `out` holds another comparison.
+        UserError: When there are fewer than two models or directions, `out` holds another comparison, the images are
+            not the same for all, or a run has no checkpoint at the training loss that was asked for.
 
     Example:
         >>> import diagnostics, keras
@@ -99,12 +102,12 @@ def compare_models(
     with nullcontext() if folder is None else store.Folder(folder).locked():
         if folder is not None:
             check(folder, identity)
-        lines, surfaces = _measured(cases, folder, directions, logit_norm, grid, options)
+        lines, planes = _measured(cases, folder, directions, logit_norm, grid, options)
         bundles = {key: [one] for key, one in lines.items()}
         made = Comparison.of(bundles, settings | _paths(groups), identity, measures.QUANTITIES)
         if folder is not None:
             made.write(folder)
-    made.surfaces = surfaces
+    made.planes = planes
     made.lines = {(key[0], *key[2:]): one for key, one in lines.items() if key[1] == "plain"}
     return made
 
@@ -129,7 +132,7 @@ def _paths(groups: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     return {"runs": {name: [Path(path).name for path in several] for name, several in paths.items()}} if known else {}
 
 
-def _hashes(cases: Sequence[Case]) -> dict[str, Any]:
+def _hashes(cases: Sequence[Chosen]) -> dict[str, Any]:
     """Of weights and samples."""
     weights = {
         f"{match}, {name}, {place}": fingerprint(read(one.model) if one.weights is None else one.weights)
@@ -139,17 +142,21 @@ def _hashes(cases: Sequence[Case]) -> dict[str, Any]:
 
 
 def _measured(
-    cases: Sequence[Case], folder: Path | None, directions: int, logit_norm: bool, grid: Any, options: dict[str, Any]
-) -> tuple[dict[tuple[str, str, str, int], Lines], dict[str, Surface]]:
-    """Lines by match, variant, model and place of the seed; surfaces by model."""
+    cases: Sequence[Chosen], folder: Path | None, directions: int, logit_norm: bool, grid: Any, options: dict[str, Any]
+) -> tuple[dict[tuple[str, str, str, int], Lines], dict[Case, dict[str, Surface]]]:
+    """Lines by match, variant, model and place of the seed; surfaces of the first seed by match, variant and model."""
     alphas = sorted({sign * r for r in (*measures.RADII, measures.STEP, *measures.RISES) for sign in (1, -1)})
-    lines, surfaces = {}, {}
+    lines: dict[tuple[str, str, str, int], Lines] = {}
+    planes: dict[Case, dict[str, Surface]] = {}
     for match, name, place, chosen in cases:
         for variant in ("plain", "logit-normalised") if logit_norm else ("plain",):
-            target = folder and folder / "lines" / f"{match}-{variant}" / f"{name}-{place}"
+            about, folder_name = options | {"logit_norm": variant != "plain"}, f"{match}-{variant}"
+            target = folder and folder / "lines" / folder_name / f"{name}-{place}"
             lines[match, variant, name, place] = loss_lines(
-                chosen, count=directions, alphas=alphas, logit_norm=variant != "plain", out=target, **options
+                chosen, count=directions, alphas=alphas, out=target, **about
             )
-        if grid is not None and place == 0 and match == cases[0][0]:
-            surfaces[name] = loss_surface(chosen, grid=grid, out=folder and folder / "surfaces" / name, **options)
-    return lines, surfaces
+            if grid is not None and place == 0:
+                target = folder and folder / "surfaces" / folder_name / name
+                found = loss_surface(chosen, grid=grid, out=target, **about)
+                planes.setdefault((match, variant), {})[name] = found
+    return lines, planes

@@ -7,7 +7,7 @@ on the scale of logarithms; a radius that was never reached is a lower bound and
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from diagnostics import tables
-from diagnostics.flatness import measures
+from diagnostics.flatness import footing, measures
 from diagnostics.statistics import LEVEL, Interval, crossed, said, simultaneous
 from diagnostics.surfaces.results import Lines, Surface
 from feddual.records import measurements as store
@@ -40,10 +40,11 @@ class Comparison:
             that were never reached, which make the mean a lower bound.
         differences: Of each pair of models, paired: `effect` is a ratio or a difference, as `scale` says, with its own
             interval (low, high) and one (all_low, all_high) that holds for all `comparisons` of the table at once.
-        settings: What was asked for.
+        settings: What was asked for; `footing` is the step h and the images of all numbers, `equal_loss` the level of
+            models at equal training loss, and the round and loss at which each was taken.
         identity: All that determines the numbers: settings, hashes of weights and samples.
         lines: By match, model and place of the seed; empty when it was read from a file or made from surfaces.
-        surfaces: One of each model, to be drawn.
+        planes: A surface of each model, to be drawn, by case: match and variant.
     """
 
     values: pd.DataFrame
@@ -54,13 +55,23 @@ class Comparison:
     settings: dict[str, Any]
     identity: dict[str, Any]
     lines: dict[tuple[str, str, int], Lines] = field(default_factory=dict)
-    surfaces: dict[str, Surface] = field(default_factory=dict)
+    planes: dict[footing.Case, dict[str, Surface]] = field(default_factory=dict)
 
     @classmethod
     def of(
         cls, measured: Measured, settings: dict[str, Any], identity: dict[str, Any], names: Sequence[str]
     ) -> "Comparison":
-        """The tables of what was measured; `names` are the quantities compared."""
+        """The tables of what was measured; `names` are the quantities compared.
+
+        Raises:
+            UserError: When it was measured with several steps, or on several sets of images.
+        """
+        every = [(key, number, one) for key, several in measured.items() for number, one in enumerate(several)]
+        on = footing.common({", ".join(map(str, (*key, number))): one for key, number, one in every})
+        settings = settings | {"footing": asdict(on)}
+        first = ((key[2], one.meta["facts"]) for key, number, one in every if key[1] == "plain" and number == 0)
+        if equal := footing.reached(first):
+            settings["equal_loss"] = equal
         values = pd.DataFrame([row for key, several in measured.items() for row in _rows(key, several, settings)])
         models = pd.DataFrame([_model(key, several) for key, several in measured.items()])
         plain = {key: several for key, several in measured.items() if key[1] == "plain"}
@@ -85,6 +96,8 @@ class Comparison:
         for table in (getattr(self, name) for name in TABLES):
             for column in {"model", "first", "second"} & set(table.columns):
                 table[column] = table[column].map(new)
+        if equal := self.settings.get("equal_loss"):
+            equal["models"] = {new[name]: several for name, several in equal["models"].items()}
         return self
 
     def save(self, path: str | Path, replace: bool = False) -> Path:
@@ -107,6 +120,29 @@ class Comparison:
         for name, table in every.items() if csv else ():
             atomic_write(path / f"{name}.csv", table.to_csv(index=False).encode())
         tables.write(path / FILE, self.identity, every, settings=self.settings)
+
+    @property
+    def surfaces(self) -> dict[str, Surface]:
+        """Those of the first case: models as they are, if they were measured."""
+        return next(iter(self.planes.values()), {})
+
+    @property
+    def about(self) -> list[str]:
+        """What all numbers are of, in sentences; a comparison of an earlier version does not know."""
+        said = []
+        if "footing" in self.settings:
+            on = footing.Footing(**self.settings["footing"])
+            said.append(f"Curvature with {on}, the same for all.")
+        if left_out := self.settings.get("left_out"):
+            said.append(f"Left out, since their step or images are others: {', '.join(left_out)}.")
+        if equal := self.settings.get("equal_loss"):
+            places = [
+                f"{name} {one['training_loss']:.3g} (round {one['round']})"
+                for name, several in equal["models"].items()
+                for one in several
+            ]
+            said.append(f"At equal training loss, level {equal['level']:.3g}: {', '.join(places)}.")
+        return said
 
     @property
     def against_first(self) -> pd.DataFrame:

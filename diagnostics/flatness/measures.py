@@ -60,11 +60,16 @@ def profiles(measured: Lines | Surface) -> np.ndarray:
     return np.array(rows if isinstance(measured, Lines) else [np.mean(rows, axis=0)])
 
 
+def steps(measured: Lines | Surface) -> list[float]:
+    """The h of each line's curvature: STEP, or the spacing of a plane's axis, where there are no other points."""
+    lines = _lines(measured)
+    return [STEP if isinstance(measured, Lines) else float(places[places > 0].min()) for places, _ in lines]
+
+
 def quantities(measured: Lines | Surface, tau: float = TAU) -> list[dict[str, Any]]:
     """QUANTITIES and CENSORED of each direction of lines, or of the one pair of a plane."""
     rows = []
-    for line in _lines(measured):
-        step = STEP if isinstance(measured, Lines) else float(line[0][line[0] > 0].min())
+    for line, step in zip(_lines(measured), steps(measured), strict=True):
         radii = np.array([radius for radius in RADII if radius <= line[0].max() + 1e-9])
         rises = np.array([symmetric_rise(line, radius) for radius in radii])
         rows.append(

@@ -1,11 +1,14 @@
 """How flat models are, from surfaces that are recorded already: no new evaluation.
 
 A run's surfaces lie in its `surfaces/` folder, one for each pair of directions. Compared are those around the last
-models, on planes that all runs have: the same noise, points, images and loss.
+models, on planes that all runs have: the same noise, points, images and loss; and where they are recorded, those with
+normalised logits and those at a common training loss (`recording.py` records them). Numbers are of one step h and one
+set of images.
 """
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from typing import Any
 from diagnostics import tables
 from diagnostics.flatness import measures
 from diagnostics.flatness.comparison import AT_CENTRE, FILE, Comparison
+from diagnostics.flatness.footing import Case, Footing, case_of, common
 from diagnostics.statistics import METHOD
 from diagnostics.surfaces.results import Surface, load
 from feddual.api import Run
@@ -23,17 +27,20 @@ from feddual.records.slim import open_run
 
 FOLDER = "comparison"  # of a study: where the comparison of its runs lies
 Planes = Mapping[Replicate, Mapping[str, Surface]]  # by draw and seed, then by the surface's folder
+Cases = Mapping[Case, Mapping[str, Planes]]  # by case, then by model
+ORDER = (("round", "plain"), ("round", "logit-normalised"), ("loss", "plain"), ("loss", "logit-normalised"))
 
 
 def surfaces_of(run: RunDir, last_round: int) -> dict[str, Surface]:
-    """A run's finished surfaces around its last model, by folder."""
+    """A run's finished surfaces around its last model, or at a common training loss, by folder."""
     loaded = {path.name: load(path) for path in run.surfaces()}
-    return {name: one for name, one in loaded.items() if isinstance(one, Surface) and is_last(one, last_round)}
+    return {name: one for name, one in loaded.items() if isinstance(one, Surface) and counts(one, last_round)}
 
 
-def is_last(surface: Surface, last_round: int) -> bool:
-    """Whether a surface is whole and of the run's last round; a probe leaves those of earlier rounds beside it."""
-    return surface.complete and surface.meta["facts"].get("round", last_round) == last_round
+def counts(surface: Surface, last_round: int) -> bool:
+    """Whether a surface is whole and of a model that is compared; a probe leaves those of earlier rounds beside it."""
+    chosen = surface.meta["facts"].get("round", last_round) == last_round or case_of(surface)[0] == "loss"
+    return surface.complete and chosen
 
 
 def largest(planes: Planes) -> Surface:
@@ -41,8 +48,23 @@ def largest(planes: Planes) -> Surface:
     return max(planes[min(planes)].values(), key=lambda surface: (surface.complete, surface.loss.size))
 
 
-def comparable(found: Mapping[str, Planes]) -> dict[str, dict[Replicate, dict[str, Surface]]]:
-    """The seeds and planes that all groups have, by the folder's name in the first; nothing if there are none."""
+def of_case(planes: Planes, case: Case) -> dict[Replicate, dict[str, Surface]]:
+    """The surfaces of one case; runs without any are left out."""
+    parts = {seed: {name: one for name, one in here.items() if case_of(one) == case} for seed, here in planes.items()}
+    return {seed: here for seed, here in parts.items() if here}
+
+
+def comparable(found: Mapping[str, Planes]) -> Cases:
+    """By case, the seeds and planes that all groups have, by the folder's name in the first; empty without any."""
+    made = {}
+    for case in ORDER:
+        groups = {label: of_case(planes, case) for label, planes in found.items()}
+        if shared := _shared(groups):
+            made[case] = shared
+    return made
+
+
+def _shared(found: Mapping[str, Planes]) -> dict[str, dict[Replicate, dict[str, Surface]]]:
     seeds = sorted(set.intersection(*map(set, found.values()))) if found else []
     if not seeds:
         return {}
@@ -52,6 +74,8 @@ def comparable(found: Mapping[str, Planes]) -> dict[str, dict[Replicate, dict[st
     }
     names = {_plane(surface): name for name, surface in next(iter(found.values()))[seeds[0]].items()}
     shared = [plane for plane in names if all(plane in here for group in planes.values() for here in group.values())]
+    lowest = min((plane[0] for plane in shared), default=None)  # of several common losses the one furthest down
+    shared = [plane for plane in shared if plane[0] == lowest]
     return {
         label: {seed: {names[plane]: here[plane] for plane in shared} for seed, here in group.items()}
         for label, group in planes.items()
@@ -60,10 +84,33 @@ def comparable(found: Mapping[str, Planes]) -> dict[str, dict[Replicate, dict[st
 
 
 def _plane(surface: Surface) -> tuple[Any, ...]:
-    """What two surfaces share that can be compared: the noise, the points, the images, the loss."""
+    """What two surfaces share that can be compared: the level, the noise, the points, the images, the loss."""
     identity = surface.meta["identity"]
+    level = surface.meta["facts"].get("level", 0.0) if case_of(surface)[0] == "loss" else 0.0
     about = [str(identity.get(key)) for key in ("direction_names", "data", "loss", "bn", "two_level")]
-    return (*about, surface.alphas.tobytes(), surface.betas.tobytes())
+    return (level, *about, surface.alphas.tobytes(), surface.betas.tobytes())
+
+
+def on_one_footing(cases: Cases) -> tuple[Cases, list[str]]:
+    """The planes of one step h and one set of images, those that most of the first case's have, and what is left out.
+
+    One table holds curvatures of one h on the same images only: a finer surface for a picture does not count.
+    """
+    first = next(iter(next(iter(next(iter(cases.values())).values())).values()))
+    seen = Counter(Footing.of(one) for one in first.values() if len(Footing.of(one).steps) == 1)
+    if not seen:
+        common(first)
+    (chosen, _), *_ = seen.most_common(1)
+    kept: dict[Case, dict[str, dict[Replicate, dict[str, Surface]]]] = {}
+    out: dict[str, Footing] = {}
+    for case, groups in cases.items():
+        for label, group in groups.items():
+            for seed, planes in group.items():
+                out |= {name: Footing.of(one) for name, one in planes.items() if Footing.of(one) != chosen}
+                fitting = {name: one for name, one in planes.items() if name not in out}
+                if fitting:
+                    kept.setdefault(case, {}).setdefault(label, {})[seed] = fitting
+    return kept, [f"{name} ({found})" for name, found in out.items()]
 
 
 def compare_surfaces(
@@ -75,24 +122,31 @@ def compare_surfaces(
         found: By model, its surfaces.
         tau: Of the flatness radius.
         stored: A folder; the comparison in it is taken if it is of these surfaces.
+
+    Raises:
+        UserError: When no plane has one step along both axes.
     """
     shared = comparable(found)
     if not shared:
         return None
-    hashes = [[_hash(one) for planes in group.values() for one in planes.values()] for group in shared.values()]
+    cases, left_out = on_one_footing(shared)
+    measured = {
+        (*case, name, place): list(planes.values())
+        for case, groups in cases.items()
+        for name, group in groups.items()
+        for place, planes in enumerate(group.values())
+    }
+    hashes = [[_hash(one) for key, several in measured.items() if key[2] == name for one in several] for name in found]
     identity = {"from": "surfaces", "tau": tau, "surfaces": hashes, "intervals": METHOD}
     if kept := tables.stored(stored and stored / FILE, identity):
-        made = Comparison.of_file(kept).renamed(list(shared))
+        made = Comparison.of_file(kept).renamed(list(found))
     else:
-        measured = {
-            ("round", "plain", name, place): list(planes.values())
-            for name, group in shared.items()
-            for place, planes in enumerate(group.values())
-        }
-        planes = list(next(iter(next(iter(shared.values())).values())))
-        settings = {"models": {name: len(group) for name, group in shared.items()}, "tau": tau, "planes": planes}
+        groups = next(iter(cases.values()))
+        planes = list(next(iter(next(iter(groups.values())).values())))
+        settings = {"models": {name: len(group) for name, group in groups.items()}, "tau": tau, "planes": planes}
+        settings |= {"left_out": left_out} if left_out else {}
         made = Comparison.of(measured, settings, identity, (*AT_CENTRE, *measures.QUANTITIES))
-    made.surfaces = {name: largest(group) for name, group in shared.items()}
+    made.planes = {case: {name: largest(group) for name, group in groups.items()} for case, groups in shared.items()}
     return made
 
 
@@ -117,5 +171,15 @@ def compare_recorded(groups: Mapping[str, Sequence[Path]], tau: float = measures
             found.setdefault(name, {})[replicate(run.config.to_dict())] = surfaces
     made = compare_surfaces(found, tau)
     if made is None:
-        raise UserError("compare: the runs have no surface in common (seed, noise, points, images and loss)")
+        raise UserError(
+            "compare: the runs have no surface in common (seed, noise, points, images and loss):\n"
+            + "\n".join(
+                f"  {name}, seed {seed}: {_told(here)}" for name, group in found.items() for seed, here in group.items()
+            )
+            + "\nRecord them with the same --grid, --range, --images, --split, --seed and --direction"
+        )
     return made
+
+
+def _told(planes: Mapping[str, Surface]) -> str:
+    return ", ".join(f"{name} (axes to {one.alphas[-1]:g}, {Footing.of(one)})" for name, one in planes.items())

@@ -26,6 +26,7 @@ from feddual.functional.layout import fingerprint, moving_statistics, owners, re
 from feddual.functional.network import taken
 
 BatchNorm = Literal["frozen", "recalibrate", "interpolate"]
+NORMALISED = " of normalised logits"  # after the loss's name
 COLUMNS = 3  # of a point's sums: loss, squared loss, right answers; then the loss of each class
 
 
@@ -72,8 +73,9 @@ class Objective:
             bn: Moving statistics of batch normalisation: `frozen` at the model's, `recalibrate` (estimated anew on
                 the data at each point) or `interpolate` (moved along directions between models).
             batch_size: Samples at a time; part of the result's last bits.
-            logit_norm: Divide each sample's centred logits by their standard deviation first, so that confidence does
-                not count (a loss that a rescaled last layer does not change).
+            logit_norm: Divide each sample's centred logits by their standard deviation over the classes first, at
+                every point (Andriushchenko et al., 2023), so that confidence does not count: a loss that a rescaled
+                last layer does not change.
             frozen: Let directions move frozen layers too.
             cut: Run leading frozen layers once and keep their features.
             features: `x` holds those features already.
@@ -87,7 +89,10 @@ class Objective:
         meant = resolve_loss(loss, y)
         self.kind, self._crosses, self._logit_norm = meant.kind, meant.kind == "crossentropy", logit_norm
         if logit_norm and not self._crosses:
-            raise UserError("logit_norm: only cross-entropy has logits to normalise; pass logit_norm=False")
+            raise UserError(
+                f"logit_norm: only cross-entropy has logits to normalise, {loss_name(loss)} has none; pass "
+                "logit_norm=False (--no-logit-norm)"
+            )
         self.bn, self.batch_size, self.regularisation = bn, batch_size, regularisation
         few = originals if features else x[:FEW]
         drops = any(map(is_random_state, getattr(model, "variables", [])))
@@ -125,7 +130,7 @@ class Objective:
     def _named(self, loss: Loss, meant: Meant, is_weighted: bool) -> str:
         """The loss, and what else is in its numbers, for people and for the identity of a measurement."""
         clipped = meant.takes == "probabilities" and not self.network.is_ended
-        parts = [loss_name(loss), " of clipped probabilities" * clipped, " of normalised logits" * self._logit_norm]
+        parts = [loss_name(loss), " of clipped probabilities" * clipped, NORMALISED * self._logit_norm]
         return "".join([*parts, ", samples weighted" * is_weighted, ", with regularisation" * self.regularisation])
 
     def _check(self, model: Any, meant: Meant, x: Any, y: Any, loss: Loss) -> None:

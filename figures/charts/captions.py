@@ -6,13 +6,19 @@ from typing import Any
 
 import numpy as np
 
+from diagnostics.surfaces.objective import NORMALISED
 from feddual.records.run_dir import atomic_write
 from figures.charts.describe import Chart
 
 
 def title(surface: Any, name: str = "") -> str:
-    """What a panel must say: L(0), accuracy, the gradient's norm."""
-    return "\n".join(filter(None, [name, at_centre([surface])]))
+    """What a panel must say: L(0), accuracy, the gradient's norm, and if they are not of the logits as they are."""
+    return "\n".join(filter(None, [name, at_centre([surface]), of_logits(surface)]))
+
+
+def of_logits(surface: Any) -> str:
+    """That the logits are normalised, if they are."""
+    return "logits normalised" if str(surface.meta["identity"].get("loss")).endswith(NORMALISED) else ""
 
 
 def at_centre(surfaces: Sequence[Any]) -> str:
@@ -31,6 +37,8 @@ def caption(surface: Any) -> str:
     model = facts.get("source", "the model")
     if "round" in facts:
         model += f" ({facts['algorithm']} on {facts['dataset']}) after round {facts['round']}"
+    if "level" in facts:
+        model += f", the kept checkpoint nearest to training loss {facts['level']:.3g} ({facts['training_loss']:.3g})"
     split = {"train": "training", "test": "test", "given": "given"}.get(facts.get("split", ""), facts.get("split", ""))
     if identity["kind"] == "surface":
         what = f"Loss over a plane of {len(surface.alphas)} × {len(surface.betas)} points through {model}"
@@ -47,7 +55,7 @@ def caption(surface: Any) -> str:
         f"{what}; {identity['loss']}{without}, mean of {facts['images']} {split} samples{pool}.",
         f"Directions: {'; '.join(names[:2])}{still}.",
         f"Axes from {surface.alphas[0]:g} to {surface.alphas[-1]:g}; 1 {unit}.",
-        f"At the centre: {title(surface)}; standard error of the loss at most {np.nanmax(surface.sem):.2g}.",
+        f"At the centre: {at_centre([surface])}; standard error of the loss at most {np.nanmax(surface.sem):.2g}.",
         f"Moving statistics: {identity['bn']}. Weights {identity['weights'][:8]}, data {identity['data'][:8]}.",
     ]
     if facts.get("two_level"):

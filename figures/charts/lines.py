@@ -74,6 +74,6 @@ def _equal(match: str, part: Any) -> tuple[str, str]:
     """What is equal in a panel, and how equal the losses are."""
     models = part.drop_duplicates("model")
     loss = {"train": "training loss", "test": "test loss"}.get(models["split"].iloc[0], "loss")
-    equal = {"round": "equal rounds", "loss": f"nearest {loss}"}.get(match, "")
+    equal = {"round": "equal rounds", "loss": "equal training loss"}.get(match, "")
     losses = ", ".join(f"{model} {value:.3g}" for model, value in zip(models["model"], models["loss"], strict=True))
     return equal, "\n".join(textwrap.wrap(f"{loss} L(0): {losses}", 64))

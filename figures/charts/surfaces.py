@@ -14,7 +14,7 @@ import numpy as np
 
 from diagnostics.statistics import NO_INTERVAL, crossed
 from feddual.errors import UserError
-from figures.charts.captions import at_centre, caption
+from figures.charts.captions import at_centre, caption, of_logits, title
 from figures.charts.describe import Chart, Contour, Heat, Panel, Points, Surface3D
 from figures.charts.scale import Scale, shared_scale
 from figures.charts.style import Look
@@ -46,14 +46,15 @@ def panels(surfaces: Surfaces, kind: str = "contour", *, cap: float | None = Non
         raise UserError(f"kind: {kind!r} is unknown; allowed: contour, heatmap")
     shown, scale = _ready(surfaces, cap)
     columns = min(columns, len(shown))
-    drawn = [_flat(name, surface, scale, kind) for name, surface in shown.items()]
+    drawn = [flat(name, surface, scale, kind) for name, surface in shown.items()]
     return Chart(drawn, columns, panel_height=3.7, width=0.9 + 3.6 * columns)
 
 
-def _flat(name: str, surface: Any, scale: Scale, kind: str) -> Panel:
+def flat(name: str, surface: Any, scale: Scale, kind: str = "contour") -> Panel:
+    """A panel with a surface from above."""
     place = (surface.alphas, surface.betas)
     mark = Contour(surface.loss, scale, *place) if kind == "contour" else Heat(scale.clip(surface.loss), scale, *place)
-    return Panel(name, "α", "β", [mark, HERE], note=at_centre([surface]), square=True)
+    return Panel(name, "α", "β", [mark, HERE], note=title(surface), square=True)
 
 
 def difference(first: Any, second: Any, names: tuple[str, str] = ("A", "B")) -> Chart:
@@ -88,7 +89,9 @@ def difference(first: Any, second: Any, names: tuple[str, str] = ("A", "B")) -> 
     bound = float(np.quantile(finite, 0.98)) if finite.size and finite.max() > 0 else 1.0
     scale = Scale(-bound, bound, label="difference of L − L(0)", colours="RdBu_r")
     heat = Heat(np.clip(mean, -bound, bound), scale, here.alphas, here.betas, hatched=chance)
-    note = f"hatched: {said}\n{names[0]}: {at_centre(flat_a)}\n{names[1]}: {at_centre(flat_b)}"
+    note = "\n".join(filter(None, [
+        of_logits(flat_b[0]), f"hatched: {said}", f"{names[0]}: {at_centre(flat_a)}", f"{names[1]}: {at_centre(flat_b)}"
+    ]))  # fmt: skip
     panel = Panel(f"loss rise, {names[1]} − {names[0]}", "α", "β", [heat, HERE], note=note, square=True)
     return Chart([panel], 1, panel_height=3.9, width=4.5)
 
@@ -122,7 +125,7 @@ def panels3d(surfaces: Surfaces, *, cap: float | None = None) -> Chart:
 def deep(name: str, surface: Any, scale: Scale) -> Panel:
     """A panel with a surface in three dimensions."""
     mark = Surface3D(surface.loss, scale, surface.alphas, surface.betas, surface.sem)
-    return Panel(name, "α", "β", [mark], note=at_centre([surface]))
+    return Panel(name, "α", "β", [mark], note=title(surface))
 
 
 def animation(surfaces: Surfaces, *, cap: float | None = None, kind: str = "3d") -> Chart:

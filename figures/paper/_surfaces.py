@@ -1,16 +1,19 @@
 """Surfaces of recorded runs, two groups of runs side by side, and how flat they are.
 
-The surface with the most points is drawn, all of them are measured: `diagnostics.flatness` says which can be compared
-and what the numbers are. They are read from `comparison/<figure>/` beside the runs when it is of these surfaces.
+The surface with the most points is drawn, those of one step and one set of images are measured: `diagnostics.flatness`
+says which can be compared and what the numbers are. Models at equal training loss and with normalised logits stand
+beside them where they are recorded (`python -m diagnostics compare --from surfaces --record`). The numbers are read
+from `comparison/<figure>/` beside the runs when it is of these surfaces.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from diagnostics.flatness import recorded
+from diagnostics.flatness import footing, recorded
 from diagnostics.flatness.comparison import AGAINST, FILE, Comparison, all_at_once, said_of, said_of_effect
 from diagnostics.statistics import NO_INTERVAL
 from diagnostics.surfaces.results import Surface
@@ -59,8 +62,13 @@ def draw(
             frames.append(pd.DataFrame([{**blank, "group": label} for label in groups]))
             sections.append(tables.Block(setting, ["quantity", *groups, "compared"], [[NOT_RUN] * (len(groups) + 2)]))
             continue
-        files += _pictures(f"{name}{suffix}", made, recorded.comparable(found), out)
-        captions += [f"Drawn, {label} ({setting}): {surface.caption()}" for label, surface in made.surfaces.items()]
+        cases, _ = recorded.on_one_footing(recorded.comparable(found))
+        for case, groups_of_case in cases.items():
+            drawn = made.planes[case]
+            files += _pictures(f"{name}{suffix}{footing.suffix(case)}", drawn, groups_of_case, out, footing.words(case))
+            what = footing.named(setting, case)
+            captions += [f"Drawn, {label} ({what}): {surface.caption()}" for label, surface in drawn.items()]
+        captions += [f"{setting}: {sentence}" for sentence in made.about]
         table = _table(made)
         frames.append(table.assign(setting=setting, dataset=dataset))
         sections.append(_section(setting, table))
@@ -105,37 +113,45 @@ def _found(groups: Mapping[str, Chosen], runs: Results) -> dict[str, dict[Replic
     return found
 
 
-def _pictures(name: str, made: Comparison, found: Mapping[str, recorded.Planes], out: Path) -> list[Path]:
-    drawn = made.surfaces
-    files = save(plots.panels(drawn), f"{name}_contours", out, ("png", "pdf"))
-    files += save(plots.panels3d(drawn), f"{name}_3d", out)
-    every = [one for group in found.values() for planes in group.values() for one in planes.values()]
-    shape = min(surface.loss.shape for surface in every)
-    left, right = (
-        [[one for one in planes.values() if one.loss.shape == shape] for planes in group.values()]
-        for group in found.values()
-    )
+def _pictures(
+    name: str, drawn: Mapping[str, Surface], found: Mapping[str, recorded.Planes], out: Path, words: str
+) -> list[Path]:
+    """Contours, 3-D, and the difference over all pairs of the table; below each what sets its case apart."""
+    first, second = ([list(planes.values()) for planes in group.values()] for group in found.values())
     one, two = found
-    return files + save(plots.difference(left, right, (one, two)), f"{name}_difference", out, ("png", "pdf"))
+    charts = {
+        "contours": plots.panels(drawn), "3d": plots.panels3d(drawn),
+        "difference": plots.difference(first, second, (one, two)),
+    }  # fmt: skip
+    files = []
+    for kind, chart in charts.items():
+        formats = ("png", "pdf", "html") if kind == "3d" else ("png", "pdf")
+        files += save(replace(chart, caption=words), f"{name}_{kind}", out, formats)
+    return files
 
 
 def _table(made: Comparison) -> pd.DataFrame:
     """The quantities of the table, in its order and under its names."""
     table = made.against_first.rename(columns={"model": "group", "directions": "pairs"})
+    keys = ["match", "variant", "group", "quantity"]
     columns = ["quantity", "group", "scale", "mean", "low", "high", "censored", *AGAINST.values(), "seeds", "pairs"]
-    last = table.drop_duplicates(["group", "quantity"], keep="last").set_index(["group", "quantity"])
-    rows = last.loc[[(group, name) for group in dict.fromkeys(table["group"]) for name in QUANTITIES]].reset_index()
-    return rows[columns]
+    places = table[keys[:3]].drop_duplicates().itertuples(index=False)
+    rows = table.set_index(keys).loc[[(*place, name) for place in places for name in QUANTITIES]].reset_index()
+    return rows[[*columns, "match", "variant"]]
 
 
 def _section(setting: str, table: pd.DataFrame) -> tables.Block:
+    """Of each quantity a row for each case, one below the other."""
     labels = list(dict.fromkeys(table["group"]))
     rows = []
-    for quantity, part in table.groupby("quantity", sort=False):
-        by_group = {row["group"]: row for row in part.to_dict("records")}
-        effect = by_group[labels[-1]]
-        cells = [said_of(by_group[label]) for label in labels]
-        rows.append([str(quantity), *cells, effect["effect_scale"], said_of_effect(effect), all_at_once(effect)])
+    for quantity in QUANTITIES:
+        here = table[table["quantity"] == quantity]
+        for (match, variant), part in here.groupby(["match", "variant"], sort=False):
+            by_group = {row["group"]: row for row in part.to_dict("records")}
+            effect = by_group[labels[-1]]
+            cells = [said_of(by_group[label]) for label in labels]
+            what = footing.named(quantity, (str(match), str(variant)))
+            rows.append([what, *cells, effect["effect_scale"], said_of_effect(effect), all_at_once(effect)])
     seeds, pairs = int(table["seeds"].max()), int(table["pairs"].max())
     size = f"{seeds_text(seeds)} × {pairs} pairs" + (f"; {NO_INTERVAL}" if seeds == 1 else "")
     among = f"all {table['comparisons'].max():.0f} at once"

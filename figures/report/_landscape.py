@@ -1,35 +1,38 @@
 """Loss surfaces in three dimensions, and how flat they are."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from diagnostics.flatness import recorded
+from diagnostics.flatness import footing, recorded
 from diagnostics.flatness.comparison import Comparison, all_at_once, said_of, said_of_effect
 from diagnostics.flatness.recorded import largest
 from diagnostics.statistics import NO_INTERVAL
+from diagnostics.surfaces.results import Surface
 from feddual.records.identity import Replicate
 from figures.charts import surfaces as plots
 from figures.charts.scale import shared_scale
 from figures.report._page import Exhibit, Part, Table, part
-from figures.report._story import Story
+from figures.report._story import Group, Story
 
+PLAIN = ("round", "plain")  # the models as they are
 MOST_SURFACES = 8  # a browser has no more than 16 places for 3-D
 NO_SURFACE = "no loss surface; `python -m diagnostics surface {path}` computes one"
+MORE_CASES = (
+    "models at equal training loss, or with normalised logits; `python -m diagnostics compare RUN RUN ...` compares "
+    "them so, --from surfaces --record 3 records their surfaces"
+)
 QUANTITY_NAMES = {"kappa": "curvature κ at the centre", "r_tau": "radius at which the loss has risen by {tau:g}"} | {
     f"rise_{radius:g}": f"loss rise at radius {radius:g}" for radius in (0.25, 0.5, 1)
-}
-CASES = {  # where a comparison has several
-    ("round", "logit-normalised"): ", logits normalised",
-    ("loss", "plain"): ", at equal loss",
-    ("loss", "logit-normalised"): ", at equal loss, logits normalised",
 }
 
 
 def surfaces(story: Story) -> Part:
-    """3-D surfaces side by side, one camera, one scale."""
-    chosen = {group: largest(story.surfaces[group.key]) for group in story.groups if group.key in story.surfaces}
+    """3-D surfaces side by side, one camera, one scale; below them contours of the further cases that are recorded."""
+    cases = {case: _chosen(story, case) for case in recorded.ORDER}
+    chosen = cases[PLAIN]
     without = [group for group in story.groups if group not in chosen]
     missing = [f"{group.label}: {NO_SURFACE.format(path=group.first.path)}" for group in without]
     for group, surface in chosen.items():
@@ -38,22 +41,37 @@ def surfaces(story: Story) -> Part:
             missing.append(f"{group.label}: {known}; the coarser grid is shown, the same command goes on")
     missing += [f"{group.label}: not drawn, a page holds {MOST_SURFACES}" for group in list(chosen)[MOST_SURFACES:]]
     missing += story.troubles
-    if not chosen:
-        return part("surfaces", missing=missing)
+    charts = [_exhibit(case, found) for case, found in cases.items() if found]
+    return part("surfaces", charts, missing)
+
+
+def _chosen(story: Story, case: footing.Case) -> dict[Group, Surface]:
+    """The surface of each group that is drawn."""
+    found = {group: recorded.of_case(story.surfaces.get(group.key, {}), case) for group in story.groups}
+    return {group: largest(planes) for group, planes in found.items() if planes}
+
+
+def _exhibit(case: footing.Case, chosen: Mapping[Group, Surface]) -> Exhibit:
+    """The models as they are in three dimensions; other cases as contours, of which a browser has room for any number.
+
+    Each case has a scale of its own: losses of normalised logits are not those of the logits.
+    """
     drawn = {group: surface.preview() for group, surface in list(chosen.items())[:MOST_SURFACES]}
-    scale = shared_scale([surface.loss for surface in drawn.values()])
+    colours = shared_scale([surface.loss for surface in drawn.values()])
     panels, parts = [], []
     for group, surface in drawn.items():
-        panels.append(plots.deep(group.label, surface, scale))
+        draw = plots.deep if case == PLAIN else plots.flat
+        panels.append(draw(footing.named(group.label, (case[0], "plain")), surface, colours))  # its note says the rest
         alpha, beta = np.meshgrid(surface.alphas, surface.betas)
         columns = {"alpha": alpha, "beta": beta, "loss": surface.loss, "sem": surface.sem, "accuracy": surface.accuracy}
         parts.append(pd.DataFrame({"run": group.label} | {name: value.ravel() for name, value in columns.items()}))
-    (where, labels), (low, high) = scale.ticks(), scale.ends
+    name, frame = "loss-surfaces" + footing.suffix(case).replace("_", "-"), pd.concat(parts, ignore_index=True)
+    if case != PLAIN:
+        return Exhibit(name, panels, frame, width=300, height=360)
+    (where, labels), (low, high) = colours.ticks(), colours.ends
     places = (100 * (where - low) / (high - low)).round(2).tolist()
     legend = {"title": "loss", "ticks": list(zip(places, labels, strict=True))}
-    frame = pd.concat(parts, ignore_index=True)
-    chart = Exhibit("loss-surfaces", panels, frame, width=300, height=360, linked=True, legend=legend)
-    return part("surfaces", [chart], missing)
+    return Exhibit(name, panels, frame, width=300, height=360, linked=True, legend=legend)
 
 
 def flatness(story: Story) -> Part:
@@ -68,7 +86,8 @@ def flatness(story: Story) -> Part:
         for row in table[table["quantity"] == quantity].to_dict("records"):
             sign = "× " if row["effect_scale"] == "ratio" else "+ "
             gap = [sign + said_of_effect(row), all_at_once(row)] if row["model"] != first else ["–", "–"]
-            what = name.format(**made.settings) + CASES.get((row["match"], row["variant"]), "")
+            case = footing.words((row["match"], row["variant"]))
+            what = ", ".join(filter(None, [name.format(**made.settings), case]))
             rows.append([what, row["model"], said_of(row), *gap])
     planes = made.settings.get("planes")
     what = f"pairs of directions ({', '.join(planes)})" if planes else "directions"
@@ -77,8 +96,11 @@ def flatness(story: Story) -> Part:
         caption += f" {NO_INTERVAL.capitalize()}."
     if seeds * directions == 1:
         caption = f"One surface per model ({NO_INTERVAL}); `--direction 1`, `2`, ... gives more pairs."
+    caption = " ".join([caption, *made.about])
     shown = set(table["model"])
     missing = [f"{group.label}: no comparable surface" for group in story.groups if group.label not in shown]
+    if len(table[["match", "variant"]].drop_duplicates()) < len(recorded.ORDER):
+        missing.append(MORE_CASES)
     columns = ["quantity", "run", "mean [95 %]", f"to {first} [95 %]", f"all {table['comparisons'].max():.0f} at once"]
     return part("flatness", [Table("flatness", caption, columns, rows, table)], missing)
 
@@ -99,7 +121,7 @@ def compared(story: Story) -> Comparison | None:
     for group in story.groups:
         for run in group.runs:
             several = story.surfaces.get(group.key, {}).get(run.replicate, {})
-            last = {name: one for name, one in several.items() if recorded.is_last(one, run.summary["rounds"])}
+            last = {name: one for name, one in several.items() if recorded.counts(one, run.summary["rounds"])}
             if last:
                 found.setdefault(group.label, {})[run.replicate] = last
     tau = {} if kept is None else {"tau": kept.identity["tau"]}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import feddual
-from diagnostics.flatness import measures
+from diagnostics.flatness import matching, measures, recorded
 from diagnostics.flatness.compare import compare_models
 from diagnostics.flatness.comparison import Comparison, said_of, said_of_effect
 from diagnostics.flatness.matching import group_runs
@@ -231,24 +231,58 @@ def test_runs_of_one_name_are_told_apart_by_their_parents(runs, tmp_path):
         group_runs([both[0], both[0]])
 
 
-def test_how_unequal_matched_losses_are_is_said(runs, monkeypatch):
-    from diagnostics.flatness import matching
+ROWS = {"images": 60, "split": "train", "seed": 0}
 
-    rows = {"images": 60, "split": "train", "seed": 0}
 
-    def found():
-        return matching.cases({"a": [runs[0]], "b": [runs[2]]}, None, None, ("loss",), rows, {})
+def test_runs_without_a_checkpoint_near_the_loss_are_refused(runs, monkeypatch):
+    def found(matches):
+        return matching.cases({"a": [runs[0]], "b": [runs[2]]}, None, None, matches, ROWS, {})
 
-    assert [match for match, *_ in found()] == ["loss", "loss"]  # within a tenth: nothing to say
+    assert [match for match, *_ in found("loss")] == ["loss", "loss"]
     monkeypatch.setattr(matching, "UNEQUAL", 1e-4)
-    with pytest.warns(UserWarning, match=r"differ by \d+%: a \(seed 0\) 1\.\d+, b \(seed 0\) 1\.\d+; more"):
-        found()
+    told = (
+        r"all runs reach 1\.\d+, but no checkpoint .* of a \(seed 0; nearest 1\.\d+, after round 2\).* checkpoint.keep"
+    )
+    with pytest.raises(UserError, match=told):
+        found("loss")
+    with pytest.warns(UserWarning, match=f"left out: .*{told}"):  # not asked for by name: the rest is compared
+        assert [match for match, *_ in found(None)] == ["round", "round"]
 
 
-def test_comparison_of_runs(runs, tmp_path):
+def test_runs_matched_by_their_training_losses(runs, monkeypatch):
+    """Losses 3, 2, 1 and 3, 2.5, 2.1 after three rounds: the level is 2.1, and the first has 2 after round 2."""
+    losses = {"even-0": {1: 3.0, 2: 2.0, 3: 1.0}, "skewed-0": {1: 3.0, 2: 2.5, 3: 2.1}}
+    seen = []
+
+    def known(run, one, evaluation):
+        seen.append(one.facts["split"])
+        return losses[run.path.name]
+
+    monkeypatch.setattr(matching, "_training_losses", known)
+    for split in ("train", "test"):  # whatever is looked at, it is the training loss that is equal
+        rows = {**ROWS, "images": 40, "split": split}
+        found = matching.cases({"a": [runs[0]], "b": [runs[2]]}, None, None, ["loss"], rows, {})
+        facts = {name: [one.facts[key] for key in ("round", "level", "training_loss")] for _, name, _, one in found}
+        assert facts == {"a": [2, 2.1, 2.0], "b": [3, 2.1, 2.1]}
+        assert {one.facts["split"] for *_, one in found} == {split}
+        weights = feddual.open(runs[0]).weights(2)
+        np.testing.assert_array_equal(
+            found[0][3].weights[: weights["dense1/kernel"].size], weights["dense1/kernel"].ravel()
+        )
+    assert set(seen) == {"train"}
+
+
+def test_runs_on_other_images_are_refused(runs, tmp_path):
+    experiment = tiny(name="other", dataset__num_train=300, training__rounds=1)
+    feddual.run(experiment, out=tmp_path / "other", progress=False)
+    with pytest.raises(UserError, match=r"one set of images.*even-0 \(seed 0\): 240 of .*other \(seed 0\): 300 of"):
+        compare_models({"even-0": runs[0], "other": tmp_path / "other"}, progress=False)
+
+
+def test_comparison_of_runs(runs, tmp_path, monkeypatch):
     options = {"directions": 2, "grid": 3, "images": 100, "progress": False, "out": tmp_path / "cmp"}
-    with pytest.warns(UserWarning, match="nearest kept checkpoints differ by"):  # one seed's model is far worse
-        found = compare_models(group_runs(runs), **options)
+    monkeypatch.setattr(matching, "UNEQUAL", 1.0)  # one seed's model is far worse
+    found = compare_models(group_runs(runs), **options)
     assert len(found.values) == 2 * 2 * 2 * 2 * 2  # matches, variants, models, seeds, directions
     by_round = found.models.query("match == 'round'")
     assert set(by_round["round"]) == {3}
@@ -265,12 +299,20 @@ def test_comparison_of_runs(runs, tmp_path):
     whole = json.loads((tmp_path / "cmp" / "comparison.json").read_text())
     assert len(whole["differences"]) == len(found.differences) == 2 * 2 * 5
     assert (tmp_path / "cmp" / "values.csv").read_text().startswith("match,variant,model,seed")
-    with pytest.warns(UserWarning, match="differ by"):
-        again = compare_models(group_runs(runs), **options)  # from the files
+    again = compare_models(group_runs(runs), **options)  # from the files
     np.testing.assert_array_equal(again.values["kappa"], found.values["kappa"])
     kept = Comparison.load(tmp_path / "cmp")
     np.testing.assert_array_equal(again.differences["effect"], kept.differences["effect"])
     assert list(found.surfaces) == ["even-0", "skewed-0"]
+    assert list(found.planes) == list(recorded.ORDER)
+    assert found.settings["footing"] | {"data": ""} == {"steps": (0.05,), "images": 100, "split": "train", "data": ""}
+    equal = found.settings["equal_loss"]
+    assert equal["level"] == pytest.approx(target)
+    shown = [one["training_loss"] for several in equal["models"].values() for one in several]
+    assert shown == pytest.approx(by_loss["loss"].tolist())
+    footing_said, equal_said = found.about
+    assert "h = 0.05 on 100 training images" in footing_said
+    assert f"level {target:.3g}: even-0" in equal_said
 
 
 def test_bad_input(runs):
