@@ -35,12 +35,13 @@ def draw(runs: Results, out: Path) -> Drawing:
 
 
 def _distinct(runs: Results) -> list[Recorded]:
-    """A run for each partition of a whole training set."""
+    """A run for each way to divide a whole training set; of several draws the first."""
     order = {name: place for place, name in enumerate(DATASETS)}
     found: dict[tuple[str, str], Recorded] = {}
-    for run in runs.runs:
+    for run in sorted(runs.runs, key=lambda run: run.replicate):
         if not run.config["evaluation"].get("held_out"):
-            found.setdefault((run.dataset, str(run.partition["fingerprint"])), run)
+            drawn = {key: value for key, value in run.config["partition"].items() if key != "seed"}
+            found.setdefault((run.dataset, str(drawn)), run)
 
     def place(run: Recorded) -> tuple[int, str, str, float]:
         partition = run.config["partition"]

@@ -1,0 +1,84 @@
+"""Where the spread of a run's accuracy comes from: the draw of the clients, the seed, or neither alone.
+
+Of every experiment that was repeated over several draws and several seeds, each with each.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from diagnostics.statistics import over_repetitions, said, variance_components
+from feddual.records.identity import Replicate
+from feddual.records.results import Recorded
+from figures._results import NOT_RUN, Drawing, Results
+from figures._rows import DATASETS
+from figures.charts import LOOKS, tables
+
+NAMES = {"draw": "clients", "seed": "seed", "rest": "both together"}
+TITLE = "Accuracy over draws of the clients and seeds: standard deviations, in points"
+NOTES = (
+    "A seed drives initialisation, client sampling and batches; a draw is the partition's seed. Standard deviations "
+    "of the two and of what only their combination explains, from a balanced analysis of variance; `0 (−)` where the "
+    "estimate of a variance is negative, so too small to be seen. Interval: 95 % over draws and seeds. `naive`: the "
+    "standard deviation over the seeds of the first draw, which is what is left when the clients are drawn once.",
+)
+
+
+def draw(runs: Results, out: Path) -> Drawing:
+    """Write variance.md, .tex and .csv."""
+    rows: list[dict[str, Any]] = []
+    for several in _repeated(runs):
+        accuracies = {run.replicate: 100 * run.summary["accuracy"] for run in several}
+        readings = pd.DataFrame([{**which._asdict(), "accuracy": value} for which, value in accuracies.items()])
+        mean, low, high = over_repetitions(accuracies).floats()
+        first = readings[readings["draw"] == readings["draw"].min()]["accuracy"]
+        sizes = {"draws": readings["draw"].nunique(), "seeds": readings["seed"].nunique(), "mean": mean}
+        about = {"dataset": several[0].dataset, "experiment": _name(several[0]), **sizes}
+        about |= {"low": low, "high": high, "naive": first.std(ddof=1)}
+        parts = variance_components(readings, "accuracy", Replicate._fields)
+        rows += [about | part for part in parts.to_dict("records")]
+    frame = pd.DataFrame(rows)
+    files = tables.write("variance", TITLE, [_block(frame)], NOTES, frame, out)
+    return Drawing(files, frame)
+
+
+def _repeated(runs: Results) -> list[list[Recorded]]:
+    """The runs of each experiment that has several draws, several seeds, and each with each."""
+    groups: dict[str, list[Recorded]] = {}
+    for run in runs.runs:
+        groups.setdefault(run.identity.text, []).append(run)
+    found = [runs.same(group[0].identity) for group in groups.values()]
+    return [several for several in found if _balanced([run.replicate for run in several])]
+
+
+def _balanced(replicates: Sequence[Replicate]) -> bool:
+    draws, seeds = ({getattr(one, field) for one in replicates} for field in Replicate._fields)
+    return min(len(draws), len(seeds)) > 1 and len(draws) * len(seeds) == len(replicates)
+
+
+def _name(run: Recorded) -> str:
+    algorithm, preset = run.config["algorithm"]["name"], run.config["algorithm"].get("preset")
+    look = LOOKS.get(f"{algorithm}-{preset}") or LOOKS.get(algorithm)
+    return (look.label if look else algorithm) + f", {run.config['dataset'].get('preprocess', 'auto')} input"
+
+
+def _block(frame: pd.DataFrame) -> tables.Block:
+    columns = ["data", "experiment", "accuracy", "draws × seeds", *NAMES.values(), "naive"]
+    if frame.empty:
+        return tables.Block("", columns, [[NOT_RUN] + ["–"] * (len(columns) - 1)])
+    lines = []
+    for (dataset, experiment), part in frame.groupby(["dataset", "experiment"], sort=False):
+        first, by_name = part.iloc[0], part.set_index("component")
+        spreads = [_spread(by_name.loc[name]) for name in NAMES]
+        lines.append([
+            DATASETS.get(str(dataset), str(dataset)), str(experiment), said(first["mean"], first["low"], first["high"], ".2f"),
+            f"{first['draws']} × {first['seeds']}", *spreads, f"{first['naive']:.2f}",
+        ])  # fmt: skip
+    return tables.Block("", columns, lines)
+
+
+def _spread(part: Any) -> str:
+    return "0 (−)" if part["negative"] else f"{np.sqrt(part['variance']):.2f}"
