@@ -23,7 +23,7 @@ PROCESSORS = {
     "widest": {},
     "widest again": {},
     "AVX2": {"ONEDNN_MAX_CPU_ISA": "AVX2"},
-    "SSE4.1": {"ONEDNN_MAX_CPU_ISA": "SSE41"},
+    "SSE41": {"ONEDNN_MAX_CPU_ISA": "SSE41"},
     "no oneDNN operations": {"TF_ENABLE_ONEDNN_OPTS": "0"},
 }
 Found = dict[str, Any]  # of a run: accuracies by round, the run's accuracy, a hash of its weights

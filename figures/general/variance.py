@@ -22,25 +22,26 @@ TITLE = "Accuracy over draws of the clients and seeds: standard deviations, in p
 NOTES = (
     "A seed drives initialisation, client sampling and batches; a draw is the partition's seed. Standard deviations "
     "of the two and of what only their combination explains, from a balanced analysis of variance; `0 (−)` where the "
-    "estimate of a variance is negative, so too small to be seen. Interval: 95 % over draws and seeds. `naive`: the "
+    "estimate of a variance is negative, so too small to be seen. `in all`: of one run around the mean of all. "
+    "Interval: 95 % over draws and seeds. `naive`: the "
     "standard deviation over the seeds of the first draw, which is what is left when the clients are drawn once.",
 )
 
 
 def draw(runs: Results, out: Path) -> Drawing:
     """Write variance.md, .tex and .csv."""
-    rows: list[dict[str, Any]] = []
+    frames: list[pd.DataFrame] = []
     for several in _repeated(runs):
         accuracies = {run.replicate: 100 * run.summary["accuracy"] for run in several}
         readings = pd.DataFrame([{**which._asdict(), "accuracy": value} for which, value in accuracies.items()])
         mean, low, high = over_repetitions(accuracies).floats()
         first = readings[readings["draw"] == readings["draw"].min()]["accuracy"]
         sizes = {"draws": readings["draw"].nunique(), "seeds": readings["seed"].nunique(), "mean": mean}
-        about = {"dataset": several[0].dataset, "experiment": _name(several[0]), **sizes}
+        about: dict[str, Any] = {"dataset": several[0].dataset, "experiment": _name(several[0]), **sizes}
         about |= {"low": low, "high": high, "naive": first.std(ddof=1)}
         parts = variance_components(readings, "accuracy", Replicate._fields)
-        rows += [about | part for part in parts.to_dict("records")]
-    frame = pd.DataFrame(rows)
+        frames.append(parts.assign(**about))
+    frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
     files = tables.write("variance", TITLE, [_block(frame)], NOTES, frame, out)
     return Drawing(files, frame)
 
@@ -66,17 +67,18 @@ def _name(run: Recorded) -> str:
 
 
 def _block(frame: pd.DataFrame) -> tables.Block:
-    columns = ["data", "experiment", "accuracy", "draws × seeds", *NAMES.values(), "naive"]
+    columns = ["data", "experiment", "accuracy", "draws × seeds", *NAMES.values(), "in all", "naive"]
     if frame.empty:
         return tables.Block("", columns, [[NOT_RUN] + ["–"] * (len(columns) - 1)])
     lines = []
     for (dataset, experiment), part in frame.groupby(["dataset", "experiment"], sort=False):
         first, by_name = part.iloc[0], part.set_index("component")
         spreads = [_spread(by_name.loc[name]) for name in NAMES]
-        lines.append([
-            DATASETS.get(str(dataset), str(dataset)), str(experiment), said(first["mean"], first["low"], first["high"], ".2f"),
-            f"{first['draws']} × {first['seeds']}", *spreads, f"{first['naive']:.2f}",
-        ])  # fmt: skip
+        accuracy = said(first["mean"], first["low"], first["high"], ".2f")
+        size = f"{first['draws']} × {first['seeds']}"
+        name = DATASETS.get(str(dataset), str(dataset))
+        total = np.sqrt(part["variance"].sum())
+        lines.append([name, str(experiment), accuracy, size, *spreads, f"{total:.2f}", f"{first['naive']:.2f}"])
     return tables.Block("", columns, lines)
 
 
