@@ -62,6 +62,10 @@ DESIGNS: dict[str, Callable[[], Design]] = {
     "accuracies_3_seeds": lambda: (accuracies(3)[0], BETA, False),
     "margins_10_seeds": lambda: (np.subtract(*accuracies(10)), 0, False),
     "margins_3_seeds": lambda: (np.subtract(*accuracies(3)), 0, False),
+    "four_directions": lambda: (effects(0.6, 0.2, 0.5, directions=4), 0, True),
+    "draws_5_seeds_3": lambda: (effects(0.6, 0, 0.8, seeds=5, directions=3), 0, True),  # as FedAvg's on CIFAR-10
+    "draws_5_seeds_2": lambda: (effects(0.6, 0, 0.8, seeds=5, directions=2), 0, True),
+    "two_seeds": lambda: (effects(0.5, 0.5, 1, seeds=2), 0, True),
 }
 
 

@@ -174,7 +174,9 @@ def compare_recorded(groups: Mapping[str, Sequence[Path]], tau: float = measures
         raise UserError(
             "compare: the runs have no surface in common (seed, noise, points, images and loss):\n"
             + "\n".join(
-                f"  {name}, seed {seed}: {_told(here)}" for name, group in found.items() for seed, here in group.items()
+                f"  {name}, seed {which.seed} of draw {which.draw}: {_told(here)}"
+                for name, group in found.items()
+                for which, here in group.items()
             )
             + "\nRecord them with the same --grid, --range, --images, --split, --seed and --direction"
         )

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,13 @@ def fitting(x: np.ndarray, wanted: Any) -> np.ndarray:
     if np.issubdtype(wanted.dtype, np.integer) and not (x == np.round(x)).all():
         raise UserError(f"x: the model takes whole numbers ({wanted.dtype}), got {x.dtype} with fractions")
     return x.astype(wanted.dtype)
+
+
+def as_many(y: np.ndarray, outputs: tuple[int | None, ...]) -> None:
+    """Refuse targets that would be broadcast against the outputs."""
+    sizes = [size or 0 for size in outputs[1:]]  # 0: known only when it runs
+    if all(sizes) and prod(y.shape[1:]) != prod(sizes):
+        raise UserError(f"y: mse over outputs of shape {outputs} needs as many targets, got {y.shape}")
 
 
 def classes(y: np.ndarray, outputs: tuple[int | None, ...], crosses: bool) -> tuple[np.ndarray, int]:

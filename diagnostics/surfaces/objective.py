@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -113,9 +112,8 @@ class Objective:
         self.x = tf.constant(checks.fitting(x, rest.inputs[0]) if is_functional(rest) else x)
         self._forward = self.network.bind()
         shape = self._output_shape()
-        sizes = [size or 0 for size in shape[1:]]  # 0: known only when it runs
-        if self.kind == "mse" and all(sizes) and prod(y.shape[1:]) != prod(sizes):
-            raise UserError(f"y: mse over outputs of shape {shape} needs as many targets, got {y.shape}")
+        if self.kind == "mse":
+            checks.as_many(y, shape)
         self.labels, self.num_classes = checks.classes(y, shape, self._crosses)
         self.y = tf.constant(self.labels if self._crosses else y)
         self.data_hash = fingerprint(

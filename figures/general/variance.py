@@ -18,6 +18,7 @@ from figures._rows import DATASETS
 from figures.charts import LOOKS, tables
 
 NAMES = {"draw": "clients", "seed": "seed", "rest": "both together"}
+SHOWS = ("cifar10", "cifar100")
 TITLE = "Accuracy over draws of the clients and seeds: standard deviations, in points"
 NOTES = (
     "A seed drives initialisation, client sampling and batches; a draw is the partition's seed. Standard deviations "
@@ -41,7 +42,7 @@ def draw(runs: Results, out: Path) -> Drawing:
         about |= {"low": low, "high": high, "naive": first.std(ddof=1)}
         parts = variance_components(readings, "accuracy", Replicate._fields)
         frames.append(parts.assign(**about))
-    frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+    frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({"dataset": SHOWS, "experiment": NOT_RUN})
     files = tables.write("variance", TITLE, [_block(frame)], NOTES, frame, out)
     return Drawing(files, frame)
 
@@ -68,8 +69,8 @@ def _name(run: Recorded) -> str:
 
 def _block(frame: pd.DataFrame) -> tables.Block:
     columns = ["data", "experiment", "accuracy", "draws × seeds", *NAMES.values(), "in all", "naive"]
-    if frame.empty:
-        return tables.Block("", columns, [[NOT_RUN] + ["–"] * (len(columns) - 1)])
+    if "component" not in frame:
+        return tables.Block("", columns, [[DATASETS[name], NOT_RUN] + ["–"] * (len(columns) - 2) for name in SHOWS])
     lines = []
     for (dataset, experiment), part in frame.groupby(["dataset", "experiment"], sort=False):
         first, by_name = part.iloc[0], part.set_index("component")

@@ -364,7 +364,7 @@ def test_fig2_says_how_many_rounds_were_measured():
     """Of the recorded runs: 36 of 180, 16 of 80, 6 of 30; what is recorded of all clients, in every round."""
     text = (figures.GALLERY / "fig2_ratios.md").read_text()
     for measured, trained in ((36, 180), (16, 80), (6, 30)):
-        assert f"measured in {measured} of {trained} rounds, D+ and E in {trained})" in text
+        assert f"measured in {measured} of {trained} rounds, D+ and E in {trained}; " in text
     frame = pd.read_csv(figures.GALLERY / "fig2_ratios.csv").query("normalisation == 'rms' and layer == 'output'")
     lenet = frame[frame["model"] == "lenet_published"].set_index("definition")
     assert lenet.loc["drift_pooled", "ratio"] == pytest.approx(1.19, abs=0.005)  # grows

@@ -147,6 +147,6 @@ def test_surfaces_recorded_for_all_cases_are_compared(tmp_path):
     shutil.rmtree(tmp_path / "skewed/surfaces")
     loss_surface(tmp_path / "skewed", grid=5, images=60, progress=False, out=tmp_path / "skewed/surfaces/main")
     with pytest.raises(
-        UserError, match=r"(?s)no surface in common.*even, seed 0: .*h = 1 on 60.*skewed.*h = 0.5 on 60"
+        UserError, match=r"(?s)no surface in common.*even, seed 0 of draw 42: .*h = 1 on 60.*skewed.*h = 0.5 on 60"
     ):
         recorded.compare_recorded(groups)

@@ -189,7 +189,7 @@ def profiles(models, split="train"):
 
 def test_profiles_name_the_losses():
     panel = plot_profiles(profiles({"a": 0.5, "b": 0.456})).panels[1]
-    assert panel.title == "nearest training loss"
+    assert panel.title == "equal training loss"
     assert panel.note.splitlines()[0] == "training loss L(0): a 0.5, b 0.456"
     tested = plot_profiles(profiles({"a": 0.5, "b": 0.4}, "test")).panels[1]
     assert "training" not in tested.title + tested.note
