@@ -116,9 +116,8 @@ class Objective:
             checks.as_many(y, shape)
         self.labels, self.num_classes = checks.classes(y, shape, self._crosses)
         self.y = tf.constant(self.labels if self._crosses else y)
-        self.data_hash = fingerprint(
-            self.x.numpy(), self.y.numpy(), *([] if sample_weight is None else [sample_weight])
-        )
+        weighted = () if sample_weight is None else (sample_weight,)
+        self.data_hash = fingerprint(self.x.numpy(), self.y.numpy(), *weighted)
         self._sample_weight: Any = None if sample_weight is None else tf.constant(sample_weight, tf.float64)
         self._segments: Any = tf.constant(self.labels) if self.num_classes else None
         self._check(model, meant, None if features else given, y, loss)

@@ -42,9 +42,14 @@ def draw(runs: Results, out: Path) -> Drawing:
         about |= {"low": low, "high": high, "naive": first.std(ddof=1)}
         parts = variance_components(readings, "accuracy", Replicate._fields)
         frames.append(parts.assign(**about))
-    frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({"dataset": SHOWS, "experiment": NOT_RUN})
+    frame = pd.concat(frames, ignore_index=True) if frames else _blank()
     files = tables.write("variance", TITLE, [_block(frame)], NOTES, frame, out)
     return Drawing(files, frame)
+
+
+def _blank() -> pd.DataFrame:
+    columns = "component variance share negative freedom draws seeds mean low high naive".split()
+    return pd.DataFrame({"dataset": SHOWS, "experiment": NOT_RUN}).reindex(columns=["dataset", "experiment", *columns])
 
 
 def _repeated(runs: Results) -> list[list[Recorded]]:
@@ -69,7 +74,7 @@ def _name(run: Recorded) -> str:
 
 def _block(frame: pd.DataFrame) -> tables.Block:
     columns = ["data", "experiment", "accuracy", "draws × seeds", *NAMES.values(), "in all", "naive"]
-    if "component" not in frame:
+    if frame["component"].isna().all():
         return tables.Block("", columns, [[DATASETS[name], NOT_RUN] + ["–"] * (len(columns) - 2) for name in SHOWS])
     lines = []
     for (dataset, experiment), part in frame.groupby(["dataset", "experiment"], sort=False):
