@@ -224,7 +224,7 @@ def test_the_download_is_the_data(visit, report):
         seen.page.locator("[data-csv=learning-curves]").click()
     assert caught.value.suggested_filename == "learning-curves.csv"
     text = Path(caught.value.path()).read_text(encoding="utf-8")
-    assert text.splitlines()[0] == "run,seed,quantity,round,value"
+    assert text.splitlines()[0] == "run,draw,seed,quantity,round,value"
     assert len(text.splitlines()) == 1 + 3 * 2 * 4  # runs, metrics, rounds
     seen.clean()
 
