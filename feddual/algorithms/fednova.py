@@ -35,8 +35,6 @@ class FedNova(Algorithm):
 
         proximal_weight: float = Field(0.0, ge=0, description="mu of a proximal term; 0 for none")
 
-    paper = {"training": {"weighting": "num_examples"}}  # noqa: RUF012 - uniform weights amplify the smallest clients
-
     def check(self, experiment: Any) -> None:
         if self.params.proximal_weight and self.training.momentum:
             both = f"{self.params.proximal_weight} together with training.momentum = {self.training.momentum}"

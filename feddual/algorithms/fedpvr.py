@@ -27,7 +27,7 @@ class FedPVR(SCAFFOLD):
     class Params(SCAFFOLD.Params):
         """Keys of the `algorithm` section."""
 
-        mask: str = Field("last_layers:2", description="corrected tensors; see docs/algorithms.md; none gives FedAvg")
+        mask: str = Field("last_tensors:2", description="corrected tensors; see docs/algorithms.md; none gives FedAvg")
         momentum_uncorrected: float = Field(0.0, ge=0, lt=1, description="momentum off the mask, with sgd")
 
     communication_text = "model + mask / model + mask"

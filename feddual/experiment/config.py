@@ -215,12 +215,14 @@ def resolve(source: Source, overrides: Mapping[str, Any] | None = None) -> Exper
     algorithm = plugins.find("algorithms", given["algorithm"]["name"])
     defaults = algorithm.protocol_defaults(given.get("protocol", "paper"))
     preset = given["algorithm"].get("preset") or algorithm.default_preset
+    preset = algorithm.former_presets.get(preset, preset)
     if preset is not None:
         if preset not in algorithm.presets:
             said = f"algorithm.preset: {preset!r} is unknown to {given['algorithm']['name']}"
             raise UserError(f"{said}; {plugins.allowed(preset, sorted(algorithm.presets))}")
         named = {key if "." in key else f"algorithm.{key}": value for key, value in algorithm.presets[preset].items()}
-        defaults = merge(defaults, nest({**named, "algorithm.preset": preset}))
+        defaults = merge(defaults, nest(named))
+        given = merge(given, {"algorithm": {"preset": preset}})
     return _validate(merge(defaults, given))
 
 

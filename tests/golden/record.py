@@ -27,12 +27,17 @@ BASE: dict[str, Any] = {
     "checkpoint": {"every": 2, "keep": "all"},
 }
 ALGORITHMS = ("fedavg", "fedbn", "feddyn", "fednova", "fedprox", "fedpvr", "moon", "scaffold")
-PRESETS = ("published", "consistent", "tuned", "frozen_head", "mean")
+PRESETS = ("published", "consistent", "tuned")
+LITERAL = {"algorithm.name": "feddual", "algorithm.preset": "literal"}
 NORMALISED = {"model.name": "tests.helpers:user_model", "dataset.shape": [8]}
 READING = "paper"  # FedDUAL's literal reading, under the name it had
 RUNS: dict[str, dict[str, Any]] = {
     **{name: {"algorithm.name": name} for name in ALGORITHMS},
-    f"feddual-{READING}": {"algorithm.name": "feddual", "algorithm.preset": READING},
+    "fednova": {"algorithm.name": "fednova", "training.weighting": "num_examples"},
+    "fedpvr": {"algorithm.name": "fedpvr", "algorithm.mask": "last_layers:2"},
+    f"feddual-{READING}": LITERAL,
+    "feddual-frozen_head": {**LITERAL, "algorithm.barycenter": "zero", "algorithm.mask": "last_tensors:2"},
+    "feddual-mean": {**LITERAL, "algorithm.barycenter": "mean"},
     **{f"feddual-{name}": {"algorithm.name": "feddual", "algorithm.preset": name} for name in PRESETS},
     "scaffold-normalised": {
         "algorithm.name": "scaffold",
