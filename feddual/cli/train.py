@@ -2,12 +2,14 @@
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from feddual.cli.shell import DataDir, Json, Set, app, cell, guarded, show
+from feddual.errors import UserError
 from feddual.experiment import plugins
 
 EXPERIMENTS, STUDIES = (", ".join(plugins.shelf(name)) for name in ("experiments", "studies"))
@@ -18,7 +20,7 @@ Probes = Annotated[list[str] | None, typer.Option("--probe", metavar="NAME[@key=
 _SINK = "Also report there: see `feddual list sinks`. Repeatable."
 Sinks = Annotated[list[str] | None, typer.Option("--sink", help=_SINK)]
 _DRAWS = "Draws of the clients, instead of the study's: a number, each with every seed; or `each`, one for each seed."
-_TUNE = "Also choose settings on held-out training data, and run the study with them."
+_TUNE = "Choose settings on held-out training data, and run the study with them."
 Tuned = Annotated[bool, typer.Option("--tune", help=_TUNE)]
 
 
@@ -105,6 +107,7 @@ def _report(summary: dict[str, Any], path: Path, as_json: bool) -> None:
 def study(
     name: Annotated[str, typer.Argument(metavar="STUDY", help=f"A shipped study ({STUDIES}) or a .yaml file.")],
     algorithms: Annotated[str | None, typer.Option(help="Only these rows or algorithms, separated by commas.")] = None,
+    experiments: Annotated[str | None, typer.Option(help="Only these experiments, separated by commas.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds, instead of the study's.")] = None,
     draws: Annotated[str | None, typer.Option(help=_DRAWS)] = None,
     tune: Tuned = False,
@@ -121,7 +124,7 @@ def study(
     [bold]Examples[/bold]
 
       feddual study paper-cifar10 --seeds 2 --draws 5
-      feddual study paper-fmnist --algorithms fedavg,feddual --tune
+      feddual study paper-tuned --tune --algorithms fedavg,feddual --experiments paper-cifar10
       feddual study mine.yaml --set training.rounds=5 --dry-run
 
     A cell that fails is recorded in failed/ with its error; the others go on.
@@ -135,23 +138,29 @@ def study(
     overrides = config.parse_overrides(settings or [])
     if data_dir is not None:
         overrides["runtime.data_dir"] = data_dir
-    wanted = studies.cells(loaded, rows)
-    attempts = tuning.trials(loaded, rows) if tune else []
+    sources = [part.strip() for part in (experiments or "").split(",") if part.strip()]
+    if unknown := set(sources) - set(loaded.experiments):
+        known = ", ".join(loaded.experiments)
+        raise UserError(f"--experiments: {', '.join(sorted(unknown))} not in the study; its experiments are {known}")
+
+    def asked(cells: Iterable[studies.Cell]) -> list[studies.Cell]:
+        return [one for one in cells if not sources or one.source in sources]
+
+    wanted = asked(tuning.trials(loaded, rows) if tune else studies.cells(loaded, rows))
     if dry_run:
-        names = [one.name for one in [*wanted, *attempts]]
+        names = [one.name for one in wanted]
         print(json.dumps(names) if as_json else "\n".join(names))
         return
     path = out or Path("runs") / loaded.name
     runner = studies.Runner(loaded, path, workers, executor)
     runner.prepare()
     failures: dict[str, str] = {}
-    _carry_out(runner, wanted, overrides, failures, shown=not as_json)
     if tune:
-        for trials in (tuning.first_trials, tuning.last_trials):
-            _carry_out(runner, trials(loaded, path, rows), overrides, failures, shown=not as_json)
-        tuned = tuning.tuned_cells(loaded, path, rows, overrides)
-        _carry_out(runner, tuned, overrides, failures, shown=not as_json)
-        wanted += tuned
+        for stage in (tuning.Trials.first, tuning.Trials.last):
+            found = tuning.Trials(loaded, path, rows, overrides)
+            _carry_out(runner, asked(stage(found)), overrides, failures, shown=not as_json)
+        wanted = asked(tuning.tuned_cells(loaded, path, rows, overrides))
+    _carry_out(runner, wanted, overrides, failures, shown=not as_json)
     _tell(path, studies.table([one.name for one in wanted], path), failures, as_json)
 
 

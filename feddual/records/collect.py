@@ -25,6 +25,7 @@ METRICS = ("round", "accuracy", "loss", "num_clients", "bytes_down", "bytes_up",
 BARYCENTER = ("effective_clients", "iterations")
 TIMINGS = ("round", "seconds", "client_seconds", "server_seconds")
 METRIC_DIGITS = 6
+CURVE_DIGITS = 4
 TIMING_DIGITS = 4  # a clock is no better than that
 
 
@@ -86,11 +87,16 @@ def _add(run: RunDir, name: str, folder: Path, target: _Target, done: Collected)
         if not held_out:
             done.skipped[str(run.path)] = f"unfinished, at round {facts['rounds']}"
     elif held_out:
-        line = {"settings": differences(values), **rounded(facts, METRIC_DIGITS)}
+        line = {"settings": differences(values), **rounded(facts, METRIC_DIGITS), "curve": _curve(run)}
         target.trials[name.removeprefix(TUNING)] = line
     elif target.runs.setdefault(name, run).path != run.path:
         both = f"{run.path} and {target.runs[name].path}"
         raise UserError(f"{both} would both go to {folder / name}; collect them --into two folders")
+
+
+def _curve(run: RunDir) -> list[float | None]:
+    """A trial's accuracies by round: what stages of choosing compare."""
+    return list(rounded([row.get("accuracy") for row in run.rows("metrics")], CURVE_DIGITS))
 
 
 def _copy_study_files(source: Path, into: Path, targets: dict[Path, _Target], done: Collected) -> None:

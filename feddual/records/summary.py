@@ -60,6 +60,13 @@ def summarise(
     }
 
 
+def late_mean(curve: Sequence[float | None], rounds: int) -> float:
+    """The mean over the last tenth of the first so many rounds; NaN when there are not so many, or none was tested."""
+    late = curve[rounds - ceil(rounds / 10) : rounds] if len(curve) >= rounds else ()
+    tested = [accuracy for accuracy in late if accuracy is not None]
+    return float(np.mean(tested)) if tested else float("nan")
+
+
 def diverged(metrics: Rows, late: Sequence[float]) -> bool:
     """Non-finite weights, or accuracy within a point of chance over the last rounds."""
     if not metrics:

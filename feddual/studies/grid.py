@@ -6,6 +6,7 @@
     rows: {fedavg: {algorithm.name: fedavg}, ...}     # name -> overrides
     grid: {partition.alpha: [0.01, 0.1]}              # every combination, for every row
     workers: 1                                        # runs at a time; by default one per core
+    at_most: {paper-fmnist: 3}                        # repetitions of an experiment, where it takes long
     tune: {...}                                       # what `--tune` tries; see Tune
     like: paper-fmnist                                # another study, for the keys that are not given
 
@@ -40,22 +41,24 @@ Draws = Annotated[int, Field(ge=1)] | Literal["each"]
 
 
 class Tune(Section):
-    """What `--tune` tries: each row with each combination, one seed, tested on held-out training data.
+    """What `--tune` tries: each row with each of its settings, several times, tested on held-out training data.
 
-    With `first`, a grid's trials stop there, and those that are not far behind, and the row's own settings, go on:
-    most of a wide grid is hopeless, and that shows early. Which is best does not: large steps learn fast at first.
+    With `first`, trials stop after this share of their rounds, and those go on that are not clearly behind: a setting
+    is dropped when it is behind the row's best in every repetition (same clients, same seed) and by more than `behind`
+    on average. The row's own settings always go on.
     """
 
     rounds: int | None = Field(None, ge=1, description="of a trial; by default the experiment's own")
-    first: int | None = Field(None, ge=1, description="rounds after which hopeless settings of a grid stop")
-    hopeless: float = Field(0.6, gt=0, le=1, description="below this share of the row's best accuracy so far")
+    repeats: int = Field(1, ge=1, description="of each trial, with clients and seed of its own")
+    first: float | None = Field(None, gt=0, lt=1, description="share of the rounds after which hopeless settings stop")
+    behind: float = Field(0.02, ge=0, le=1, description="accuracy by which a hopeless setting is behind")
+    keep: int | None = Field(None, ge=1, description="how many settings go on at most; by default all but the hopeless")
     held_out: float = Field(0.1, gt=0, le=0.5, description="share of the training data")
-    grid: dict[str, list[Any]] = Field(description="for all rows")
+    grid: dict[str, list[Any]] = Field({}, description="for all rows")
     rows: dict[str, dict[str, list[Any]] | list[Overrides] | str] = Field(
         {},
-        description="for one row: further keys; or a list of candidates in place of the grid, which are tried and not "
-        "chosen from: `python -m figures tuning` ranks them over several data sets; or the name of a row that trains "
-        "in the same way and chooses for both",
+        description="for one row: further keys of the grid; or a list of settings in place of it; or the name of a row "
+        "that trains in the same way and chooses for both",
     )
     only: list[str] = Field([], description="the rows to tune; by default all")
 
@@ -69,6 +72,7 @@ class Study(Section):
     draws: Draws = Field(1, description="of the clients, each with every seed; `each`: every seed draws its own")
     rows: dict[str, Overrides] = Field(min_length=1)
     grid: dict[str, list[Any]] = Field({}, description="every combination, for every row")
+    at_most: dict[str, int] = Field({}, description="repetitions of an experiment; the first ones are kept")
     workers: int | None = Field(None, ge=1, description="runs at a time; by default one per core")
     tune: Tune | None = None
 
@@ -125,19 +129,20 @@ def cells(study: Study, algorithms: Sequence[str] = ()) -> list[Cell]:
     rows = chosen_rows(study, algorithms)
     return [
         repeated(study, which, source, row, rows[row] | settings, cell_name(study, source, row, settings))
-        for which in repetitions(study)
-        for source in study.experiments
+        for which, source in repetitions(study)
         for row in rows
         for settings in combinations(study.grid)
     ]
 
 
-def repetitions(study: Study) -> list[Replicate]:
-    """The seeds of a study's runs and the draws of their clients, counted from the experiment's own draw."""
-    seeds = range(study.seeds)
+def repetitions(study: Study) -> list[tuple[Replicate, str]]:
+    """Seeds and draws of the clients, counted from the experiment's own draw, each with every experiment."""
     if study.draws == "each":
-        return [Replicate(seed, seed) for seed in seeds]
-    return [Replicate(draw, seed) for seed in seeds for draw in range(study.draws)]
+        found = [Replicate(seed, seed) for seed in range(study.seeds)]
+    else:
+        found = [Replicate(draw, seed) for seed in range(study.seeds) for draw in range(study.draws)]
+    pairs = itertools.product(enumerate(found), study.experiments)
+    return [(which, source) for (place, which), source in pairs if place < study.at_most.get(source, len(found))]
 
 
 def repeated(study: Study, which: Replicate, source: str, row: str, settings: Overrides, name: str) -> Cell:

@@ -1,19 +1,23 @@
 """Choosing a study's settings on held-out training data: `feddual study --tune`.
 
-Each row is tried with each combination (`study.Tune` says how), and run with the one that did best. Trials that stand
-in the folder as lines of their own (`python -m figures collect` writes them) are not run again.
+Each row is tried with each of its settings (`grid.Tune` says how) and run twice: with what did best on each experiment,
+and with the one setting that did best over all of them. Trials that stand in the folder as lines of their own (`python
+-m figures collect` writes them) are not run again, unless they were cut short of what is asked for now.
 """
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from feddual.errors import UserError
 from feddual.experiment import config
-from feddual.records.run_dir import RunDir
+from feddual.records.identity import Replicate
 from feddual.records.study_dir import TUNING, StudyDir
+from feddual.records.summary import late_mean
 from feddual.studies.grid import (
     Cell,
     Overrides,
@@ -22,26 +26,33 @@ from feddual.studies.grid import (
     cell_name,
     chosen_rows,
     combinations,
-    facts_of,
     repeated,
     repetitions,
 )  # fmt: skip
 
+Curve = list[float | None]  # accuracies by round
+
 
 def trials(study: Study, algorithms: Sequence[str] = ()) -> list[Cell]:
-    """The runs that choose settings."""
-    tune = study.tune
-    if tune is None:
-        raise UserError(f"--tune: the study {study.name} does not say what to tune (no `tune` section)")
+    """The runs that choose settings, in full: every setting once, then again with other clients and another seed."""
+    tune = _tune(study)
     rows = {row: keys for row, keys in chosen_rows(study, algorithms).items() if not tune.only or row in tune.only}
-    fixed: Overrides = {"seed": 0, "evaluation.held_out": tune.held_out}
+    fixed: Overrides = {"evaluation.held_out": tune.held_out}
     if tune.rounds is not None:
         fixed["training.rounds"] = tune.rounds
-    named = [(source, row, tried) for source in study.experiments for row in rows for tried in _tried(tune, row)]
-    return [
-        Cell(TUNING + cell_name(study, source, row, tried), row, source, {**rows[row], **tried, **fixed}, tried)
-        for source, row, tried in named
-    ]
+    cells = []
+    for seed, source in itertools.product(range(tune.repeats), study.experiments):
+        for row, tried in ((row, tried) for row in rows for tried in _tried(tune, row)):
+            name = TUNING + cell_name(study, source, row, tried)
+            cell = repeated(study, Replicate(seed, seed), source, row, {**rows[row], **tried, **fixed}, name)
+            cells.append(replace(cell, tried=tried))
+    return cells
+
+
+def _tune(study: Study) -> Tune:
+    if study.tune is None:
+        raise UserError(f"--tune: the study {study.name} does not say what to tune (no `tune` section)")
+    return study.tune
 
 
 def _tried(tune: Tune, row: str) -> list[Overrides]:
@@ -51,69 +62,140 @@ def _tried(tune: Tune, row: str) -> list[Overrides]:
     return own if isinstance(own, list) else list(combinations({**tune.grid, **own}))
 
 
-def _to_run(study: Study, out: Path, algorithms: Sequence[str]) -> list[Cell]:
-    """The trials that are not recorded already."""
-    files = StudyDir(out)
-    recorded = files.trials()
-    return [cell for cell in trials(study, algorithms) if cell.name not in recorded or files.run(cell.name).exists]
+@dataclass(frozen=True)
+class _Tried:
+    """A row's settings on one experiment: its trials, and how far each is."""
+
+    cells: list[Cell]
+    curves: list[Curve]  # of each repetition
+    begun: list[int]  # rounds that its run was begun with: a run cannot be made shorter
+
+    def score(self, rounds: int) -> np.ndarray:
+        """Each repetition's accuracy over the last tenth of so many rounds; NaN for one that is not so far."""
+        return np.array([late_mean(curve, rounds) for curve in self.curves])
 
 
-def first_trials(study: Study, out: Path, algorithms: Sequence[str] = ()) -> list[Cell]:
-    """The trials of grids, cut to their first rounds; without those that are so far already."""
-    first = study.tune.first if study.tune else None
-    if first is None:
-        return []
-    wanted = []
-    for cell in _to_run(study, out, algorithms):
-        run = StudyDir(out).run(cell.name)
-        short = cell.experiment({}).training.rounds <= first
-        if short or not _is_of_grid(study, cell) or run.rounds_done() >= first:
-            continue
-        begun = run.read_config()["training"]["rounds"] if run.exists else 0  # a run cannot be made shorter
-        wanted.append(replace(cell, overrides={**cell.overrides, "training.rounds": max(first, begun)}))
-    return wanted
+class Trials:
+    """What is known of a study's trials: from their runs, or from the lines that were collected of them."""
+
+    def __init__(self, study: Study, out: Path, algorithms: Sequence[str] = (), overrides: Overrides | None = None):
+        """Read them.
+
+        Args:
+            study: The study.
+            out: Its folder.
+            algorithms: Only rows of these names or algorithms.
+            overrides: With which the trials run.
+        """
+        self.study, self.tune, self._overrides = study, _tune(study), overrides or {}
+        files = StudyDir(out)
+        recorded = files.trials()
+        # by row, then by experiment, then by setting
+        self.rows: dict[str, dict[str, dict[str, _Tried]]] = {}
+        for cell in trials(study, algorithms):
+            run = files.run(cell.name)
+            there = [row.get("accuracy") for row in run.rows("metrics")] if run.exists else []
+            curve: Curve = max(there, recorded.get(cell.name, {}).get("curve", []), key=len)
+            settings = self.rows.setdefault(cell.row, {}).setdefault(cell.source, {})
+            known = settings.setdefault(setting_text(cell.tried), _Tried([], [], []))
+            known.cells.append(cell)
+            known.curves.append(curve)
+            known.begun.append(run.read_config()["training"]["rounds"] if run.exists else 0)
+
+    def _rounds(self, cell: Cell) -> int:
+        return cell.experiment(self._overrides).training.rounds
+
+    def _first(self, cell: Cell) -> int:
+        whole = self._rounds(cell)
+        return whole if self.tune.first is None else max(1, round(self.tune.first * whole))
+
+    def first(self) -> list[Cell]:
+        """The trials, cut to their first rounds; without those that are so far already."""
+        wanted = []
+        for tried in self._every():
+            for cell, curve, begun in zip(tried.cells, tried.curves, tried.begun, strict=True):
+                if len(curve) < self._first(cell):
+                    rounds = max(self._first(cell), begun)
+                    wanted.append(replace(cell, overrides={**cell.overrides, "training.rounds": rounds}))
+        return sorted(wanted, key=lambda cell: cell.overrides["seed"])
+
+    def last(self) -> list[Cell]:
+        """The trials that go on to their end, without those that are there already."""
+        wanted = []
+        for by_source in self.rows.values():
+            together = self._best_together(by_source)
+            for settings in by_source.values():
+                for name in sorted(settings.keys() & (together | self._best(settings))):
+                    pairs = zip(settings[name].cells, settings[name].curves, strict=True)
+                    wanted += [cell for cell, curve in pairs if len(curve) < self._rounds(cell)]
+        order = {cell.name: place for place, cell in enumerate(trials(self.study))}
+        return sorted(wanted, key=lambda cell: order[cell.name])
+
+    def _every(self) -> list[_Tried]:
+        return [tried for by in self.rows.values() for settings in by.values() for tried in settings.values()]
+
+    def _early(self, settings: Mapping[str, _Tried]) -> dict[str, np.ndarray]:
+        """Each setting's accuracies after the first rounds; a trial that did not get there counts as 0."""
+        return {name: np.nan_to_num(tried.score(self._first(tried.cells[0]))) for name, tried in settings.items()}
+
+    def _best(self, settings: Mapping[str, _Tried]) -> set[str]:
+        """The settings that go on: not behind the leader in every repetition and clearly so, and at most `keep`."""
+        early = self._early(settings)
+        leader = max(early.values(), key=lambda scores: float(scores.mean()))
+        gaps = {name: leader - scores for name, scores in early.items()}
+        alive = [name for name, gap in gaps.items() if not (gap.min() > 0 and gap.mean() > self.tune.behind)]
+        ranked = sorted(alive, key=lambda name: float(gaps[name].mean()))
+        own = {name for name, tried in settings.items() if self._is_default(tried.cells[0])}
+        return set(ranked[: self.tune.keep]) | own
+
+    def _best_together(self, by_source: Mapping[str, Mapping[str, _Tried]]) -> set[str]:
+        """The settings that are best over all experiments, so that one for all can be chosen in the end."""
+        early = [self._early(settings) for settings in by_source.values()]
+        common = set.intersection(*(set(scores) for scores in early))
+        ranked = sorted(common, key=lambda name: -sum(float(scores[name].mean()) for scores in early))
+        return set(ranked[: self.tune.keep]) if len(early) > 1 else set()
+
+    def _is_default(self, cell: Cell) -> bool:
+        own = {key: value for key, value in cell.overrides.items() if key not in cell.tried}
+        return config.resolve(cell.source, own | self.study.rows[cell.row]) == cell.experiment({})
+
+    def choices(self) -> dict[str, dict[str, Any]]:
+        """What did best, by the name of the cell it is for: on each experiment, and over all of them.
+
+        Experiments without a whole trial have no choice yet.
+        """
+        best: dict[str, dict[str, Any]] = {}
+        for row, by_source in self.rows.items():
+            scores = {source: self._whole(settings) for source, settings in by_source.items()}
+            common = set.intersection(*(set(known) for known in scores.values()))
+            joint = max(common, key=lambda name: sum(known[name] for known in scores.values()), default=None)
+            for source, known in scores.items():
+                chosen = max(known, key=lambda name: known[name], default=None)
+                for block, name in (("chosen", chosen), ("joint", joint if len(scores) > 1 else None)):
+                    if name is not None:
+                        key = cell_name(self.study, source, f"{row}-{block}", {})
+                        settings = dict(by_source[source][name].cells[0].tried)
+                        entry = {"experiment": source, "row": row, "block": block, "accuracy": known[name]}
+                        best[key] = {**entry, "settings": settings, "trials": dict(known)}
+        return best
+
+    def _whole(self, settings: Mapping[str, _Tried]) -> dict[str, float]:
+        """The mean accuracy of the settings whose trials all ran to their end."""
+        scores = {name: float(tried.score(self._rounds(tried.cells[0])).mean()) for name, tried in settings.items()}
+        return {name: score for name, score in scores.items() if np.isfinite(score)}
 
 
-def last_trials(study: Study, out: Path, algorithms: Sequence[str] = ()) -> list[Cell]:
-    """The trials that run to their end: of a grid those that are not hopeless, and the row's own settings."""
-    tune = study.tune
-    rows: dict[tuple[str, str], list[Cell]] = {}
-    for cell in _to_run(study, out, algorithms):
-        rows.setdefault((cell.source, cell.row), []).append(cell)
-    wanted: list[Cell] = []
-    for row in rows.values():
-        if tune is None or not tune.first or not _is_of_grid(study, row[0]):
-            wanted += row
-            continue
-        scores = {cell.name: _early_score(StudyDir(out).run(cell.name), tune.first) for cell in row}
-        enough = tune.hopeless * max(scores.values())
-        wanted += [cell for cell in row if scores[cell.name] >= enough or _is_default(study, cell)]
-    return wanted
-
-
-def _is_of_grid(study: Study, cell: Cell) -> bool:
-    """Whether a trial belongs to a grid; listed candidates all run to their end."""
-    return study.tune is not None and not isinstance(study.tune.rows.get(cell.row), list)
-
-
-def _is_default(study: Study, cell: Cell) -> bool:
-    own = {key: value for key, value in cell.overrides.items() if key not in cell.tried} | study.rows[cell.row]
-    return config.resolve(cell.source, own) == cell.experiment({})
-
-
-def _early_score(run: RunDir, first: int) -> float:
-    """A trial's mean accuracy over the second half of its first rounds; 0 when it did not get there."""
-    rows = [row for row in run.rows("metrics") if row["round"] <= first]
-    if not rows or rows[-1]["round"] < first:
-        return 0.0
-    late = [row["accuracy"] for row in rows if row["round"] > first // 2 and row.get("accuracy") is not None]
-    return sum(late) / len(late) if late else 0.0
+def setting_text(tried: Overrides) -> str:
+    """A trial's settings in a line, as in its name."""
+    return ",".join(f"{key}={value}" for key, value in tried.items()) or "defaults"
 
 
 def tuned_cells(
     study: Study, out: Path, algorithms: Sequence[str] = (), overrides: Overrides | None = None
 ) -> list[Cell]:
-    """The study's runs with the settings that did best on held-out data, named ROW-chosen; tuned.yaml has the choices.
+    """The study's runs with the settings that did best on held-out data; tuned.yaml has the choices.
+
+    They are named ROW-chosen and, with one setting for all experiments, ROW-joint.
 
     Args:
         study: The study.
@@ -122,48 +204,34 @@ def tuned_cells(
         overrides: With which the trials were run.
 
     Raises:
-        UserError: When a row has no finished trial.
+        UserError: When there is no whole trial at all.
     """
-    best: dict[str, dict[str, Any]] = {}
     files = StudyDir(out)
-    recorded = files.trials()
-    for cell in trials(study, algorithms):
-        if not _is_of_grid(study, cell):
-            continue
-        facts = facts_of(files.run(cell.name)) or recorded.get(cell.name)
-        whole = facts is not None and facts["rounds"] >= cell.experiment(overrides or {}).training.rounds
-        score = facts["accuracy"] if facts is not None and whole else None
-        key = cell_name(study, cell.source, cell.row, {})
-        entry = best.setdefault(key, {"experiment": cell.source, "row": cell.row, "accuracy": None, "trials": {}})
-        entry["trials"][cell.name.removeprefix(TUNING)] = score
-        if score is not None and (entry["accuracy"] is None or score > entry["accuracy"]):
-            entry |= {"accuracy": score, "settings": cell.tried}
-    missing = [key for key, entry in best.items() if "settings" not in entry]
-    if missing:
-        raise UserError(f"--tune: no finished trial of {', '.join(missing)}; see {out}/failed")
-    listed = {row for row, own in (study.tune.rows if study.tune else {}).items() if isinstance(own, list)}
-    # Choices of rows that are not named this time stay.
-    before = {key: entry for key, entry in files.choices().items() if entry["row"] not in listed}
+    best = Trials(study, out, algorithms, overrides).choices()
+    if not best and any(not isinstance(_tune(study).rows.get(row), str) for row in chosen_rows(study, algorithms)):
+        raise UserError(f"--tune: no trial ran to its end; see {out}/failed")
+    before = files.choices()  # choices of rows that are not named this time stay
     best |= _same_choices(study, algorithms, before | best)
     files.write_choices(before | best)
     cells = []
-    for which, entry in itertools.product(repetitions(study), best.values()):
-        source, row, settings = entry["experiment"], entry["row"], entry["settings"]
-        name = cell_name(study, source, f"{row}-chosen", settings)
-        cells.append(repeated(study, which, source, row, study.rows[row] | settings, name))
+    for which, source in repetitions(study):
+        for entry in (entry for entry in best.values() if entry["experiment"] == source):
+            row, settings = entry["row"], entry["settings"]
+            name = cell_name(study, source, f"{row}-{entry['block']}", settings)
+            cells.append(repeated(study, which, source, row, study.rows[row] | settings, name))
     return cells
 
 
 def _same_choices(study: Study, algorithms: Sequence[str], choices: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The choices of rows that follow another one's."""
-    followers = {row: own for row, own in (study.tune.rows if study.tune else {}).items() if isinstance(own, str)}
+    followers = {row: own for row, own in _tune(study).rows.items() if isinstance(own, str)}
     same = {}
-    for row in chosen_rows(study, algorithms):
-        for source in study.experiments if row in followers else ():
-            leader = cell_name(study, source, followers[row], {})
-            if leader not in choices:
-                raise UserError(f"--tune: {row} takes the choice of {followers[row]}, which has not been tuned yet")
-            settings = dict(choices[leader]["settings"])  # YAML would write one object twice as a reference
-            own = {"row": row, "settings": settings, "trials": {}}
-            same[cell_name(study, source, row, {})] = {**choices[leader], **own}
+    for row in (row for row in chosen_rows(study, algorithms) if row in followers):
+        leaders = [entry for entry in choices.values() if entry["row"] == followers[row]]
+        if not leaders:
+            raise UserError(f"--tune: {row} takes the choice of {followers[row]}, which has not been tuned yet")
+        for entry in leaders:
+            settings = dict(entry["settings"])  # YAML would write one object twice as a reference
+            key = cell_name(study, entry["experiment"], f"{row}-{entry['block']}", {})
+            same[key] = {**entry, "row": row, "settings": settings, "trials": {}}
     return same

@@ -36,9 +36,9 @@ RUNS: dict[str, dict[str, Any]] = {
     "fednova": {"algorithm.name": "fednova", "training.weighting": "num_examples"},
     "fedpvr": {"algorithm.name": "fedpvr", "algorithm.mask": "last_layers:2"},
     f"feddual-{READING}": LITERAL,
+    **{f"feddual-{name}": {"algorithm.name": "feddual", "algorithm.preset": name} for name in PRESETS},
     "feddual-frozen_head": {**LITERAL, "algorithm.barycenter": "zero", "algorithm.mask": "last_tensors:2"},
     "feddual-mean": {**LITERAL, "algorithm.barycenter": "mean"},
-    **{f"feddual-{name}": {"algorithm.name": "feddual", "algorithm.preset": name} for name in PRESETS},
     "scaffold-normalised": {
         "algorithm.name": "scaffold",
         "model.name": "tests.helpers:user_model",

@@ -63,9 +63,10 @@ def test_shipped_studies_are_valid():
 def test_names_say_what_differs():
     loaded = study.load("sweep-alpha")
     assert "fedavg-alpha=0.01-s0" in [cell.name for cell in study.cells(loaded)]
-    assert "cifar100-published-s2" in [cell.name for cell in study.cells(study.load("fidelity"))]
-    rows = {cell.row for cell in study.cells(study.load("paper-fmnist"), ["feddual-mean", "moon"])}
-    assert rows == {"feddual-mean", "moon"}
+    assert "cifar100-published-s1" in [cell.name for cell in study.cells(study.load("fidelity"))]
+    rows = {cell.row for cell in study.cells(study.load("paper-fmnist"), ["fedavg-nk", "moon"])}
+    assert rows == {"fedavg-nk", "moon"}
+    assert "cifar10-mean-d4-s1" in [cell.name for cell in study.cells(study.load("fidelity"))]
 
 
 def drawn(**keys):
@@ -141,68 +142,102 @@ def test_tuning_chooses_on_held_out_data(grid, tmp_path):
     result, facts = run(grid, "--seeds", 1, "--tune", "--out", out)
     assert result.exit_code == 0, result.stderr
     chosen = yaml.safe_load((out / "tuned.yaml").read_text())
-    assert len(chosen["fedavg"]["trials"]) == 2
-    assert len(chosen["fedprox"]["trials"]) == 4
+    assert list(chosen) == ["fedavg-chosen", "fedprox-chosen"]
+    assert len(chosen["fedavg-chosen"]["trials"]) == 2
+    assert len(chosen["fedprox-chosen"]["trials"]) == 4
     for entry in chosen.values():
         assert entry["accuracy"] == max(entry["trials"].values())
-    run_anew = {
-        name
-        for name, entry in chosen.items()
-        # A choice that is the default is the row's own run, and is not run twice.
-        if entry["settings"]
-        not in (
-            {"training.learning_rate": 0.001},
-            {"training.learning_rate": 0.001, "algorithm.proximal_weight": 0.1},
-        )
-    }
-    found = {path.name.split("-")[0] for path in out.glob("*-chosen-*-s0")}
-    assert found == run_anew
-    assert len(facts["rows"]) == 2 + len(run_anew)
-    assert all("-chosen-learning_rate=" in row["row"] for row in facts["rows"][2:])
-    trial = config.resolve(yaml.safe_load((out / "tuning/fedavg-learning_rate=0.05/config.yaml").read_text()))
+    assert sorted(path.name.split("-")[0] for path in out.glob("*-s0")) == ["fedavg", "fedprox"]
+    assert [row["row"].split("=")[0] for row in facts["rows"]] == [f"{row}-learning_rate" for row in chosen]
+    trial = config.resolve(yaml.safe_load((out / "tuning/fedavg-learning_rate=0.05-s0/config.yaml").read_text()))
     assert (trial.evaluation.held_out, trial.training.rounds) == (0.2, 2)
 
 
-def test_of_a_grid_only_what_is_not_far_behind_and_the_default_go_on(grid, tmp_path):
+def staged(grid, **more):
+    """The study with trials of four rounds that are looked at after two."""
     values = yaml.safe_load(grid.read_text())
-    values["rows"]["fednova"] = {"algorithm.name": "fednova"}
-    rates = [0.001, 1e-7, 0.01, 2e-7]
-    listed = [{"training.learning_rate": 0.01}, {"training.learning_rate": 1e-7}]
-    values["tune"] |= {
-        "rounds": 4,
-        "first": 2,
-        "hopeless": 0.999,
-        "grid": {"training.learning_rate": rates},
-        "rows": {"fednova": listed},
-    }
-    values["tune"]["only"] = ["fedavg", "fednova"]
+    values["tune"] |= {"rounds": 4, "first": 0.5, "behind": 0.0, "only": ["fedavg"], **more}
+    values["tune"]["grid"] = {"training.learning_rate": [0.001, 1e-7, 0.01, 2e-7]}
     grid.write_text(yaml.safe_dump(values))
+    return values
+
+
+def curves(out):
+    return {
+        path.parent.name: [json.loads(line)["accuracy"] for line in path.read_text().splitlines()]
+        for path in out.glob("tuning/*/metrics.jsonl")
+    }
+
+
+def test_what_is_behind_in_every_repetition_stops_early_and_the_default_goes_on(grid, tmp_path):
+    values = staged(grid, repeats=2)
     out = tmp_path / "out"
     asked = (grid, "--seeds", 1, "--tune", "--out", out)
     assert run(*asked)[0].exit_code == 0
-    logs = {path.parent.name: path.read_text().splitlines() for path in out.glob("tuning/*/metrics.jsonl")}
-    rounds = {name: len(lines) for name, lines in logs.items()}
-    early = {
-        name: json.loads(lines[1])["accuracy"]  # the second of two: their second half
-        for name, lines in logs.items()
-        if name.startswith("fedavg")
-    }
-    enough = 0.999 * max(early.values())
-    assert min(early.values()) < enough
-    for name in early:
-        assert rounds[name] == (4 if early[name] >= enough or name == "fedavg-learning_rate=0.001" else 2), name
-    assert [rounds[f"fednova-learning_rate={rate}"] for rate in ("0.01", "1e-07")] == [4, 4]
-    tuned = yaml.safe_load((out / "tuned.yaml").read_text())
-    assert list(tuned) == ["fedavg"]  # candidates are not chosen from
-    chosen = tuned["fedavg"]
-    assert {name for name, score in chosen["trials"].items() if score is not None} == {
-        name for name in early if rounds[name] == 4
-    }
-    before = {path: path.read_bytes() for path in out.glob("tuning/*/metrics.jsonl")}
-    short = study.load({**values, "name": "short", "tune": values["tune"] | {"rounds": 2}})
-    assert not tuning.first_trials(short, tmp_path / "other")  # no longer than the first rounds
+    found = curves(out)
+    rates = ("0.001", "1e-07", "0.01", "2e-07")
+    early = {rate: [found[f"fedavg-learning_rate={rate}{one}"][1] for one in ("-s0", "-d1-s1")] for rate in rates}
+    leader = max(early.values(), key=sum)
+    dropped = {rate for rate, scores in early.items() if all(a > b for a, b in zip(leader, scores, strict=True))}
+    assert dropped - {"0.001"}  # otherwise this shows nothing
+    for rate in rates:
+        wanted = 2 if rate in dropped and rate != "0.001" else 4
+        assert {len(found[f"fedavg-learning_rate={rate}{one}"]) for one in ("-s0", "-d1-s1")} == {wanted}, rate
+    entry = yaml.safe_load((out / "tuned.yaml").read_text())["fedavg-chosen"]
+    whole = {f"training.learning_rate={rate}" for rate in map(float, rates) if f"{rate:g}" not in dropped - {"0.001"}}
+    assert set(entry["trials"]) == whole  # nothing that was cut short is chosen from
+    before = curves(out)
     assert run(*asked)[0].exit_code == 0
-    assert {path: path.read_bytes() for path in out.glob("tuning/*/metrics.jsonl")} == before
+    assert curves(out) == before
+    trials = tuning.trials(study.load({**values, "name": "mine"}))
+    draws = {(cell.overrides["seed"], cell.experiment({}).partition.seed) for cell in trials}
+    assert len(draws) == 2  # the second repetition has clients of its own
+
+
+def test_so_many_settings_go_on_and_no_more(grid, tmp_path):
+    staged(grid, behind=1.0, keep=1)
+    out = tmp_path / "out"
+    assert run(grid, "--seeds", 1, "--tune", "--out", out)[0].exit_code == 0
+    found = curves(out)
+    best = max(found, key=lambda name: found[name][1])
+    assert {name for name, curve in found.items() if len(curve) == 4} == {best, "fedavg-learning_rate=0.001-s0"}
+
+
+@pytest.mark.parametrize("collected", [False, True], ids=["its run is there", "a line is left of it"])
+def test_a_trial_that_was_cut_short_is_continued(grid, tmp_path, collected):
+    values = staged(grid)
+    short = {**values, "tune": values["tune"] | {"rounds": 2, "first": None}}
+    out = tmp_path / "out"
+    asked = (grid, "--seeds", 1, "--tune", "--out")
+    grid.write_text(yaml.safe_dump(short))
+    assert run(*asked, out)[0].exit_code == 0
+    assert {len(curve) for curve in curves(out).values()} == {2}
+    if collected:
+        collect([out], tmp_path / "slim")
+        out = tmp_path / "slim"
+    grid.write_text(yaml.safe_dump({**values, "tune": values["tune"] | {"first": None}}))
+    assert run(*asked, out)[0].exit_code == 0
+    assert {len(curve) for curve in curves(out).values()} == {4}
+    entry = yaml.safe_load((out / "tuned.yaml").read_text())["fedavg-chosen"]
+    assert len(entry["trials"]) == 4
+    late = {name.split("=")[1].removesuffix("-s0"): curve[-1] for name, curve in curves(out).items()}
+    assert entry["accuracy"] == max(late.values())  # the last tenth of four rounds is the fourth
+
+
+def test_one_setting_may_be_chosen_for_all_experiments(grid, tmp_path):
+    values = staged(grid, first=None, rounds=2)
+    (one,) = values["experiments"]
+    other = tmp_path / "other.yaml"
+    other.write_text(yaml.safe_dump({**TINY, "name": "other", "partition": {"name": "iid", "num_clients": 6}}))
+    grid.write_text(yaml.safe_dump({**values, "experiments": [one, str(other)]}))
+    out = tmp_path / "out"
+    assert run(grid, "--seeds", 1, "--tune", "--out", out)[0].exit_code == 0
+    entries = yaml.safe_load((out / "tuned.yaml").read_text()).values()
+    joint = [entry for entry in entries if entry["block"] == "joint"]
+    assert len(joint) == 2
+    assert joint[0]["settings"] == joint[1]["settings"]
+    total = {name: sum(entry["trials"][name] for entry in joint) for name in joint[0]["trials"]}
+    assert total[f"training.learning_rate={joint[0]['settings']['training.learning_rate']}"] == max(total.values())
 
 
 def test_recorded_trials_are_not_run_again(grid, tmp_path):
@@ -212,14 +247,14 @@ def test_recorded_trials_are_not_run_again(grid, tmp_path):
     collect([out], slim)
     assert run(*asked, "--out", slim)[0].exit_code == 0  # a slim study goes on, as on another machine
     assert not (slim / "tuning").exists()
-    first, again = (yaml.safe_load((folder / "tuned.yaml").read_text())["fedavg"] for folder in (out, slim))
+    first, again = (yaml.safe_load((folder / "tuned.yaml").read_text())["fedavg-chosen"] for folder in (out, slim))
     assert again["settings"] == first["settings"]
-    assert again["accuracy"] == pytest.approx(first["accuracy"], rel=1e-5)
+    assert again["accuracy"] == pytest.approx(first["accuracy"], rel=1e-3)
     values = yaml.safe_load(grid.read_text())
-    values["tune"] |= {"grid": {"training.learning_rate": [0.001, 0.05, 0.02]}, "first": 1}
+    values["tune"] |= {"grid": {"training.learning_rate": [0.001, 0.05, 0.02]}, "first": 0.5}
     grid.write_text(yaml.safe_dump(values))
     assert run(*asked, "--out", slim)[0].exit_code == 0
-    assert [path.name for path in (slim / "tuning").iterdir()] == ["fedavg-learning_rate=0.02"]
+    assert [path.name for path in (slim / "tuning").iterdir()] == ["fedavg-learning_rate=0.02-s0"]
     collect([slim], tmp_path / "both")
     assert len(open_slim(tmp_path / "both").trials) == 3
     collect([slim], slim)
@@ -237,10 +272,12 @@ def test_a_row_may_follow_the_choice_of_another(grid, tmp_path):
     assert alone.exit_code == 2
     assert "fedbn takes the choice of fedavg, which has not been tuned yet" in alone.stderr
     assert run(grid, "--seeds", 1, "--tune", "--out", out)[0].exit_code == 0
-    assert [path.name for path in (out / "tuning").iterdir()] == ["fedavg-learning_rate=0.05"]
+    assert [path.name for path in (out / "tuning").iterdir()] == ["fedavg-learning_rate=0.05-s0"]
     assert (out / "fedbn-chosen-learning_rate=0.05-s0").is_dir()
     assert run(grid, "--seeds", 1, "--tune", "--algorithms", "fedbn", "--out", out)[0].exit_code == 0
-    assert yaml.safe_load((out / "tuned.yaml").read_text())["fedbn"]["settings"] == {"training.learning_rate": 0.05}
+    assert yaml.safe_load((out / "tuned.yaml").read_text())["fedbn-chosen"]["settings"] == {
+        "training.learning_rate": 0.05
+    }
 
 
 def test_choices_of_other_rows_stay_and_a_key_of_the_row_may_be_chosen(grid, tmp_path):
@@ -252,8 +289,8 @@ def test_choices_of_other_rows_stay_and_a_key_of_the_row_may_be_chosen(grid, tmp
     assert run(grid, "--seeds", 1, "--tune", "--algorithms", "fedavg", "--out", out)[0].exit_code == 0
     assert run(grid, "--seeds", 1, "--tune", "--algorithms", "fedprox", "--out", out)[0].exit_code == 0
     chosen = yaml.safe_load((out / "tuned.yaml").read_text())
-    assert list(chosen) == ["fedavg", "fedprox"]
-    weight = chosen["fedprox"]["settings"]["algorithm.proximal_weight"]
+    assert list(chosen) == ["fedavg-chosen", "fedprox-chosen"]
+    weight = chosen["fedprox-chosen"]["settings"]["algorithm.proximal_weight"]
     assert weight in (0.1, 0.4)
     (folder,) = out.glob("fedprox-chosen-*-s0")
     run_with = yaml.safe_load((folder / "config.yaml").read_text())
