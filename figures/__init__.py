@@ -113,7 +113,7 @@ def draw(name: str, runs: str | Path = RESULTS, out: str | Path = GALLERY) -> "D
         >>> [file.name for file in drawing.files]
         ['table3_round_time.md', 'table3_round_time.tex', 'table3_round_time.csv']
         >>> list(drawing.frame["row"].unique())
-        ['fedavg', 'feddual', 'feddual-tuned']
+        ['fedavg', 'feddual']
     """
     return draw_all([name], runs, out)[full_name(name)]
 

@@ -34,26 +34,30 @@ class Tuned:
     """The settings a study chose for a row on held-out data."""
 
     row: str
-    dataset: str
+    experiment: str
+    block: str  # `chosen` on the experiment, `joint` over all of the study
     settings: dict[str, Any]
     identity: Identity
-    follows: str | None = None  # the row whose trials chose for this one too
+    accuracy: float  # on held-out data
+    whole: int  # settings that were tried to the end; none for a row that follows another
+    begun: int  # runs of all that were tried
 
 
 class Results(RunSet):
     """All runs under a folder, and which of them are rows of the paper's tables."""
 
-    def of(self, dataset: str, row: str) -> list[Recorded]:
-        """The runs of a table's row in the paper's setting, one per seed.
+    def of(self, dataset: str, row: str, setting: str = "paper-") -> list[Recorded]:
+        """The runs of a table's row with nothing tuned, one per draw of the clients and seed.
 
         Args:
             dataset: cifar10, cifar100 or fmnist.
-            row: An algorithm, or one with a preset: `feddual-tuned`.
+            row: An algorithm, or one with a preset: `feddual-literal`.
+            setting: What the experiments' names begin with.
 
         Returns:
-            In the order of their seeds, those of another row where it is the same; none when it was not run.
+            In the order of draws and seeds, those of another row where it is the same; none when it was not run.
         """
-        return _rows.found_once(row, lambda name: self.same(_rows.paper_identity(dataset, name)))
+        return _rows.found_once(row, lambda name: self.same(_rows.row_identity(setting + dataset, name)))
 
     def timed(self, dataset: str, row: str, plain: bool) -> list[Recorded]:
         """The runs of a row that had the machine for themselves, whatever their number of rounds.
@@ -68,57 +72,54 @@ class Results(RunSet):
         """
         timed = [run for run in self.runs if run.is_timing and run.is_plain == plain]
 
-        def find(name: str) -> list[Recorded]:
-            wanted = _rows.paper_identity(dataset, name)
-            return [run for run in timed if wanted and run.identity.without_rounds == wanted.without_rounds]
+        def find(name: str) -> list[Recorded]:  # what pixels are divided by takes no time
+            known = [_rows.row_identity(setting + dataset, name) for setting in _rows.SETTINGS]
+            wanted = {one.without_rounds for one in known if one}
+            return [run for run in timed if run.identity.without_rounds in wanted]
 
         return _rows.found_once(row, find)
 
     @cached_property
-    def tuned(self) -> dict[tuple[str, str], Tuned]:
-        """What the studies' tuned.yaml files chose, by data set and row.
+    def tuned(self) -> dict[tuple[str, str, str], Tuned]:
+        """What the studies' tuned.yaml files chose, by experiment, row and block.
 
         Raises:
-            UserError: When two of them chose differently for the same row and data set.
+            UserError: When two of them chose differently.
         """
-        found: dict[tuple[str, str], Tuned] = {}
-        places: dict[tuple[str, str], Path] = {}
+        found: dict[tuple[str, str, str], Tuned] = {}
+        places: dict[tuple[str, str, str], Path] = {}
         for path, files in all_choices(self.root).items():
-            study = files.read()
-            rows, tried = study.get("rows", {}), (study.get("tune") or {}).get("rows", {})
+            rows = files.read().get("rows", {})
             for entry in files.choices().values():
-                row = entry["row"]
-                wanted = (rows.get(row) or _rows.overrides(row)) | entry["settings"]
+                key = (entry["experiment"], entry["row"], entry.get("block", "chosen"))
+                wanted = (rows.get(entry["row"]) or _rows.overrides(entry["row"])) | entry["settings"]
                 try:
-                    experiment = config.resolve(entry["experiment"], wanted).to_dict()
+                    asked = identity(config.resolve(entry["experiment"], wanted).to_dict())
                 except UserError:
                     continue  # of a preset or a file that is gone; its runs cannot be recognised
-                name = str(experiment["dataset"].get("name"))
-                if entry["experiment"] != f"paper-{name}":
-                    continue  # of a setting that is not the paper's
-                follows = tried[row] if isinstance(tried.get(row), str) else None
-                tuned = Tuned(row, name, entry["settings"], identity(experiment), follows)
-                if found.setdefault((name, row), tuned).identity != tuned.identity:
-                    other = places[name, row]
-                    raise UserError(f"{row} on {name}: {path} chose other settings than {other}; keep one of them")
-                places.setdefault((name, row), path)
+                facts = (entry["accuracy"], len(entry["trials"]), entry.get("begun", 0))
+                tuned = Tuned(key[1], key[0], key[2], entry["settings"], asked, *facts)
+                if found.setdefault(key, tuned).identity != tuned.identity:
+                    said = f"{key[1]} on {key[0]}: {path} chose other settings than {places[key]}"
+                    raise UserError(f"{said}; keep one of them")
+                places.setdefault(key, path)
         return found
 
-    def chosen(self, dataset: str, row: str) -> list[Recorded]:
-        """A row's runs with the settings that were chosen for it, one per seed; FedDUAL's stand in its preset.
+    def chosen(self, dataset: str, row: str, setting: str = "paper-", block: str = "chosen") -> list[Recorded]:
+        """A row's runs with the settings that were chosen for it, one per draw of the clients and seed.
 
         Args:
             dataset: cifar10, cifar100 or fmnist.
-            row: An algorithm, or one with a preset.
+            row: An algorithm.
+            setting: What the experiments' names begin with.
+            block: `chosen` on this data set, or `joint`, one setting for all.
 
         Returns:
-            In the order of their seeds; none when nothing was chosen.
+            In the order of draws and seeds; none when nothing was chosen.
         """
-        if row == "feddual-tuned" and (dataset, row) not in self.tuned:
-            return self.of(dataset, row)
 
         def find(name: str) -> list[Recorded]:
-            tuned = self.tuned.get((dataset, name))
+            tuned = self.tuned.get((setting + dataset, name, block))
             return self.same(tuned.identity) if tuned else []
 
         return _rows.found_once(row, find)

@@ -120,7 +120,7 @@ class Algorithm:
 
     communication_text: ClassVar[str] = "model / model"
     memory_text: ClassVar[str] = "–"  # state kept between rounds, at a client and at the server
-    presets: ClassVar[dict[str, dict[str, Any]]] = {}  # named settings of Params; a dotted key is of another section
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}  # named settings of Params
     default_preset: ClassVar[str | None] = None
     former_presets: ClassVar[dict[str, str]] = {}  # names of before, which recorded runs still have, and those of now
     # What protocol `faithful` sets, on top of SGD with learning rate 0.01: the algorithm's official weighting, ...

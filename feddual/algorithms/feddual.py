@@ -13,8 +13,8 @@ reading: Theorem 1's proof sets the new weights to the barycenter of the clients
 FedAvg's plus something small, which holds for displacements and not for gradients. `literal` follows Algorithm 1 to
 the letter, a unit step along the gradient of client k's cross-entropy at y_k, which trains to chance on CIFAR;
 `published` follows the public code's arithmetic, where the adaptive loss is one half of the cross-entropy and the
-barycenter mostly underflows to zero; `tuned` is the best of seventeen settings on scaled images, chosen on held-out
-training data. `frozen_head` and `mean` are controls.
+barycenter mostly underflows to zero. In the control `frozen_head` the output layer never moves, in `mean` it is
+averaged like the others.
 """
 
 from dataclasses import replace
@@ -96,7 +96,6 @@ class FedDUAL(Algorithm):
             "update_source": "grad_end_sum", "epsilon": 1e-5, "epsilon_relative": False,
             "barycenter": "published", "iterations": 1000,
         },
-        "tuned": {"kl_scale": 0.03, "server_lr": 0.2, "training.learning_rate": 0.002},
         "frozen_head": {"barycenter": "zero"},
         "mean": {"barycenter": "mean"},
     }  # fmt: skip

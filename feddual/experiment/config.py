@@ -220,8 +220,7 @@ def resolve(source: Source, overrides: Mapping[str, Any] | None = None) -> Exper
         if preset not in algorithm.presets:
             said = f"algorithm.preset: {preset!r} is unknown to {given['algorithm']['name']}"
             raise UserError(f"{said}; {plugins.allowed(preset, sorted(algorithm.presets))}")
-        named = {key if "." in key else f"algorithm.{key}": value for key, value in algorithm.presets[preset].items()}
-        defaults = merge(defaults, nest(named))
+        defaults = merge(defaults, {"algorithm": algorithm.presets[preset]})
         given = merge(given, {"algorithm": {"preset": preset}})
     return _validate(merge(defaults, given))
 

@@ -10,9 +10,8 @@ import numpy as np
 
 from feddual.errors import UserError
 from feddual.experiment import config
-from feddual.records.identity import Identity, Replicate, differences, identity, replicate
+from feddual.records.identity import Identity, Replicate, identity, replicate
 from feddual.records.run_dir import RunDir
-from feddual.records.slim import open_slim, slim_folders
 from feddual.records.study_dir import all_runs, study_of
 from feddual.records.summary import summarise
 
@@ -74,18 +73,6 @@ class Recorded:
         return self.record.read_partition()
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A run that was tested on held-out training data."""
-
-    name: str
-    dataset: str
-    algorithm: str
-    settings: dict[str, Any]  # in which it differs from the paper's experiment
-    rounds: int
-    accuracy: float
-
-
 class RunSet:
     """All runs under a folder, in run directories and in slim studies.
 
@@ -117,21 +104,6 @@ class RunSet:
         found = [run for run in self.runs if run.identity == wanted]
         once = {run.replicate: run for run in sorted(found, key=lambda run: run.is_timing, reverse=True)}
         return [once[which] for which in sorted(once)]
-
-    @cached_property
-    def trials(self) -> list[Trial]:
-        """The finished trials under the folder: runs, and the lines that were collected of some."""
-        found = {
-            str(run.path): {"settings": differences(run.config), **run.summary}
-            for run in self.runs
-            if run.config["evaluation"].get("held_out")
-        }
-        for folder in slim_folders(self.root):
-            found |= {f"{folder.name}/{name}": line for name, line in open_slim(folder).trials.items()}
-        return [
-            Trial(name, line["dataset"], line["algorithm"], line["settings"], line["rounds"], line["accuracy"])
-            for name, line in found.items()
-        ]
 
     def _read(self, run: RunDir) -> Recorded:
         values = run.read_config()

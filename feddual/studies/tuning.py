@@ -42,7 +42,7 @@ def trials(study: Study, algorithms: Sequence[str] = ()) -> list[Cell]:
         fixed["training.rounds"] = tune.rounds
     cells = []
     for seed, source in itertools.product(range(tune.repeats), study.experiments):
-        for row, tried in ((row, tried) for row in rows for tried in _tried(tune, row)):
+        for row, tried in [(name, one) for name in rows for one in _tried(tune, name)]:
             name = TUNING + cell_name(study, source, row, tried)
             cell = repeated(study, Replicate(seed, seed), source, row, {**rows[row], **tried, **fixed}, name)
             cells.append(replace(cell, tried=tried))
@@ -176,7 +176,8 @@ class Trials:
                         key = cell_name(self.study, source, f"{row}-{block}", {})
                         settings = dict(by_source[source][name].cells[0].tried)
                         entry = {"experiment": source, "row": row, "block": block, "accuracy": known[name]}
-                        best[key] = {**entry, "settings": settings, "trials": dict(known)}
+                        begun = sum(bool(curve) for tried in by_source[source].values() for curve in tried.curves)
+                        best[key] = {**entry, "settings": settings, "trials": dict(known), "begun": begun}
         return best
 
     def _whole(self, settings: Mapping[str, _Tried]) -> dict[str, float]:
@@ -233,5 +234,5 @@ def _same_choices(study: Study, algorithms: Sequence[str], choices: Mapping[str,
         for entry in leaders:
             settings = dict(entry["settings"])  # YAML would write one object twice as a reference
             key = cell_name(study, entry["experiment"], f"{row}-{entry['block']}", {})
-            same[key] = {**entry, "row": row, "settings": settings, "trials": {}}
+            same[key] = {**entry, "row": row, "settings": settings, "trials": {}, "begun": 0}
     return same

@@ -41,9 +41,10 @@ LOOKS = {
     "scaffold": Look("SCAFFOLD", "#999999", "X", "dashed"),
     "fedpvr": Look("FedPVR", "#882255", "<", "dashdot"),
     "feddual": Look("FedDUAL", "#D55E00", "*", width=2.4),
-    "feddual-tuned": Look("FedDUAL, tuned", "#332288", "h", width=2.4),
+    "fedavg-nk": Look("FedAvg, by examples", "#222222", "h", "dotted"),
+    "fednova-nk": Look("FedNova, by examples", "#E69F00", "p", "dotted"),
+    "feddual-literal": Look("FedDUAL, literal", "#332288", "h"),
     "feddual-published": Look("FedDUAL, published", "#117733", ">", "dashed"),
-    "feddual-consistent": Look("FedDUAL, consistent", "#0072B2", "p"),
     "feddual-frozen_head": Look("FedDUAL, frozen head", "#56B4E9", "v", "dashdot"),
     "feddual-mean": Look("FedDUAL, mean", "#999999", "d", "dotted", 1.8),
 }

@@ -11,7 +11,7 @@ import pandas as pd
 from feddual import seeding
 from feddual.records.results import Recorded
 from figures._results import NOT_RUN, Drawing, Results, same_text, signed
-from figures._rows import ROWS, SAME_RUNS, TUNED_NOTE, paper_rounds, same_as
+from figures._rows import ALGORITHMS, SAME_RUNS, paper_rounds, same_as
 from figures.charts import LOOKS, tables
 from figures.paper import _values as _paper
 
@@ -22,7 +22,6 @@ NOTES = (
     "its authors' hardware, so that only the ratios to FedAvg can be compared. * did not converge there.",
     "≈ from fewer rounds: a client's seconds per image times the images of the clients in all rounds, plus the rest of "
     "a round times rounds; a short run's first round, which compiles, is left out where there are others.",
-    f"FedDUAL, {TUNED_NOTE}.",
     SAME_RUNS,
 )
 
@@ -114,7 +113,7 @@ def hours_table(name: str, title: str, runs: Results, measure: Measure, paper: P
     """Write a table with a time per algorithm."""
     sections, cells = [], []
     for setting in SETTINGS:
-        block = [_cell(runs, setting, row, measure, paper) for row in ROWS]
+        block = [_cell(runs, setting, row, measure, paper) for row in ALGORITHMS]
         base = block[0]
         for cell in block:
             cell["ratio"] = _ratio(cell["seconds"], base["seconds"])

@@ -16,7 +16,7 @@ from figures._results import WINDOW, Drawing, Results, per_round, smoothed
 from figures._rows import DATASETS
 from figures.charts import LOOKS, Chart, Line, Panel, save
 
-ROWS = ("feddual", "feddual-tuned", "feddual-published", "feddual-consistent")
+ROWS = ("feddual", "feddual-literal", "feddual-published")
 
 
 def _effective_clients(row: dict[str, Any]) -> float | None:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from feddual.records.results import Recorded
 from figures._results import WINDOW, Drawing, Results, per_round, smoothed
-from figures._rows import DATASETS, ROWS, TUNED_NOTE
+from figures._rows import ALGORITHMS, AUTHORS_NOTE, DATASETS
 from figures.charts import save
 from figures.paper.fig3_curves import by_dataset
 
@@ -20,8 +20,8 @@ GB = 1e9
 
 def draw(runs: Results, out: Path) -> Drawing:
     """Write communication.png, .pdf and .html."""
-    caption = f"mean over seeds, running mean over {WINDOW} rounds; all traffic, uncompressed; {TUNED_NOTE}"
-    chart, frame = by_dataset(runs.of, ROWS, _curve, list(DATASETS.values()), "sent up and down (GB)", caption)
+    caption = f"mean over seeds, running mean over {WINDOW} rounds; all traffic, uncompressed; {AUTHORS_NOTE}"
+    chart, frame = by_dataset(runs.of, ALGORITHMS, _curve, list(DATASETS.values()), "sent up and down (GB)", caption)
     return Drawing(save(chart, "communication", out), frame)
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 from diagnostics.statistics import NO_INTERVAL, band
 from feddual.records.results import Recorded
 from figures._results import Drawing, Results, per_round, seeds_text
-from figures._rows import DATASETS, ROWS, TUNED_NOTE, same_as
+from figures._rows import ALGORITHMS, AUTHORS_NOTE, DATASETS, same_as
 from figures.charts import LOOKS, Chart, Line, Panel, save
 
 REFERENCE = "fedavg"
@@ -24,13 +24,14 @@ def draw(runs: Results, out: Path) -> Drawing:
     """Write fig10_error_bars_<data set>.png, .pdf and .html."""
     files, parts = [], []
     for letter, (dataset, label) in zip("abc", DATASETS.items(), strict=True):
-        found = {row: runs.of(dataset, row) for row in ROWS}
+        found = {row: runs.of(dataset, row) for row in ALGORITHMS}
         same = {row: other for row, of in found.items() if (other := same_as(row, of))}
         bands = {row: band for row, of in found.items() if row not in same and not (band := _band(of)).empty}
         top = max((float(np.nanmax(band[["accuracy", "high"]])) for band in bands.values()), default=100.0)
-        titles = {row: " = ".join(LOOKS[one].label for one in ROWS if same.get(one, one) == row) for row in ROWS}
-        panels = [_panel(row, titles[row], bands, (0, 1.04 * top)) for row in ROWS if row not in same]
-        caption = f"({letter}) {label}: mean and standard deviation over seeds; thin grey: FedAvg; {TUNED_NOTE}"
+        named = {row: [LOOKS[one].label for one in ALGORITHMS if same.get(one, one) == row] for row in ALGORITHMS}
+        titles = {row: " = ".join(labels) for row, labels in named.items()}
+        panels = [_panel(row, titles[row], bands, (0, 1.04 * top)) for row in ALGORITHMS if row not in same]
+        caption = f"({letter}) {label}: mean and standard deviation over seeds; thin grey: FedAvg; {AUTHORS_NOTE}"
         chart = Chart(panels, columns=5, caption=caption, panel_height=2.1, share_y=True, legend=())
         files += save(chart, f"fig10_error_bars_{dataset}", out)
         parts += [band.assign(dataset=dataset, row=row) for row, band in bands.items()]

@@ -12,10 +12,9 @@ import pandas as pd
 from feddual.records.results import Recorded
 from feddual.records.summary import TARGETS
 from figures._results import WINDOW, Drawing, Results, per_round, same_text, seeds_text, smoothed
-from figures._rows import DATASETS, ROWS, TUNED_NOTE, same_as
+from figures._rows import ALGORITHMS, AUTHORS_NOTE, DATASETS, same_as
 from figures.charts import LOOKS, Chart, Line, Panel, save
 
-CHOSEN = tuple(row for row in ROWS if row != "feddual")
 Find = Callable[[str, str], Sequence[Recorded]]  # the runs of a data set and a row
 MEANS = f"mean over seeds, running mean over {WINDOW} rounds; α = 0.01"
 
@@ -24,11 +23,11 @@ def draw(runs: Results, out: Path) -> Drawing:
     """Write fig3_curves and fig3_curves_chosen, each as .png, .pdf and .html."""
     files, frames = [], []
     titles = [f"({letter}) {label}" for letter, label in zip("abc", DATASETS.values(), strict=True)]
-    for name, block, find, rows, settings in (
-        ("fig3_curves", "default", runs.of, ROWS, TUNED_NOTE),
-        ("fig3_curves_chosen", "chosen", runs.chosen, CHOSEN, "settings chosen on held-out data"),
+    for name, block, find, settings in (
+        ("fig3_curves", "default", runs.of, AUTHORS_NOTE),
+        ("fig3_curves_chosen", "chosen", runs.chosen, "raw pixels; settings chosen on held-out data"),
     ):
-        chart, part = by_dataset(find, rows, _curve, titles, "communication round", f"{MEANS}; {settings}")
+        chart, part = by_dataset(find, ALGORITHMS, _curve, titles, "communication round", f"{MEANS}; {settings}")
         files += save(chart, name, out)
         frames += [part.assign(block=block)] if len(part) else []
     return Drawing(files, pd.concat(frames, ignore_index=True) if frames else pd.DataFrame())

@@ -15,7 +15,7 @@ import pandas as pd
 from feddual.records.results import Recorded
 from feddual.records.summary import TARGETS
 from figures._results import NOT_RUN, Drawing, Results, same_text, signed
-from figures._rows import DATASETS, ROWS, SAME_RUNS, TUNED_NOTE, same_as
+from figures._rows import ALGORITHMS, AUTHORS_NOTE, DATASETS, SAME_RUNS, same_as
 from figures.charts import LOOKS, Bars, Chart, Panel, save, tables
 from figures.paper import _values as _paper
 
@@ -26,21 +26,21 @@ NOTES = (
     "Median over seeds of the first round that reaches the target, and of the first round at which the mean of five "
     "rounds does; in brackets the seeds that reach it. Paper: derived from its Tables 4 and 5 (hours to the target, "
     "over all hours, times all rounds); it prints no numbers, and names no target for CIFAR-100 (0.20 is our choice).",
-    f"FedDUAL, {TUNED_NOTE}.",
+    f"In {AUTHORS_NOTE}.",
     SAME_RUNS,
 )
 
 
 def draw(runs: Results, out: Path) -> Drawing:
     """Write fig4_rounds_to_target.png, .pdf and .html, and its numbers as .md, .tex and .csv."""
-    frame = pd.DataFrame([_cell(runs, dataset, row) for dataset in DATASETS for row in ROWS])
+    frame = pd.DataFrame([_cell(runs, dataset, row) for dataset in DATASETS for row in ALGORITHMS])
     panels, sections = [], []
     for letter, (dataset, label) in zip("abc", DATASETS.items(), strict=True):
         cells = frame[frame["dataset"] == dataset].to_dict("records")
         title = f"{label}, target {100 * TARGETS[dataset]:.0f} %"
         panels.append(Panel(f"({letter}) {title}", "communication rounds", "", [_bars(cells)]))
         sections.append(_section(title, cells))
-    caption = f"median over seeds; fewer rounds are better; {TUNED_NOTE}"
+    caption = f"median over seeds; fewer rounds are better; {AUTHORS_NOTE}"
     chart = Chart(panels, panel_height=4.4, share_y=True, caption=caption)
     files = save(chart, NAME, out) + tables.write(NAME, TITLE, sections, NOTES, frame, out)
     return Drawing(files, frame)

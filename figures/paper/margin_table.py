@@ -1,9 +1,10 @@
-"""How far FedDUAL's preset `tuned` is ahead of each baseline, seed by seed.
+"""How far FedDUAL is ahead of each baseline, run by run, in each block of Table 1.
 
-Runs of one seed share initial weights, sampled clients and batches, so their difference says more than the difference
-of two means. Baselines stand with Adam 1e-3, as in Table 1, and with the settings chosen for them on held-out data.
+Runs of one draw and seed share clients, initial weights, samples and batches, so their difference says more than the
+difference of two means.
 """
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,19 +15,21 @@ import pandas as pd
 from diagnostics.statistics import LEVEL, NO_INTERVAL, over_repetitions, over_seeds, simultaneous
 from feddual.records.results import Recorded
 from figures._results import NOT_RUN, Drawing, Results, same_text, signed
-from figures._rows import ALGORITHMS, DATASETS, SAME_RUNS, same_as
+from figures._rows import ALGORITHMS, BY_EXAMPLES, DATASETS, SAME_RUNS, SETTINGS, same_as
 from figures.charts import LOOKS, tables
 
-Pairs = Sequence[tuple[Recorded, Recorded]]  # of one seed: ours and theirs
+Pairs = Sequence[tuple[Recorded, Recorded]]  # of one draw and seed: ours and theirs
+BLOCKS = {"default": "(a) at 1e-3", "chosen": "(b) chosen", "joint": "(c) one for all"}
 
-OURS = "feddual-tuned"
-BASELINES = tuple(row for row in ALGORITHMS if row != "feddual")
-TITLE = "FedDUAL (tuned) against each baseline: points of accuracy, and rounds to the target"
+OURS = "feddual"
+BASELINES = (*(row for row in ALGORITHMS if row != OURS), *BY_EXAMPLES)
+TITLE = "FedDUAL against each baseline: points of accuracy, and rounds to the target"
 NOTES = (
-    "FedDUAL minus baseline: mean of the seeds' differences, its 95 % interval (Student's t) and, behind the bar, one "
-    "wide enough for all comparisons of the data set to hold at once (Bonferroni; their number is in the heading, rows "
-    "with the same runs counted twice). In brackets: seeds in which FedDUAL is ahead / seeds both have; * when the "
-    "baseline did not converge in some. Rounds: median over the same seeds of the first round that reaches the target.",
+    "FedDUAL minus baseline, both in the same block of Table 1: mean of the runs' differences (same clients, same "
+    "seed), its 95 % interval over draws of the clients and seeds and, behind the bar, one wide enough for all "
+    "comparisons of the part to hold at once (Bonferroni; their number is in the heading, rows with the same runs "
+    "counted once). In brackets: runs in which FedDUAL is ahead / runs both have; * when the baseline did not converge "
+    "in some. Rounds: median over the same runs of the first round that reaches the target.",
     SAME_RUNS,
 )
 
@@ -34,23 +37,45 @@ NOTES = (
 def draw(runs: Results, out: Path) -> Drawing:
     """Write margin_table.md, .tex and .csv."""
     cells, sections = [], []
-    found = {"default": runs.of, "tuned": runs.chosen}
-    for dataset, label in DATASETS.items():
-        ours = runs.of(dataset, OURS)
-        theirs = {(row, block): find(dataset, row) for row in BASELINES for block, find in found.items()}
-        same = {key: same_as(key[0], several) for key, several in theirs.items()}
-        pairs = {key: _pairs(ours, several) for key, several in theirs.items()}
-        comparisons = sum(bool(several) and not same[key] for key, several in pairs.items())
-        made = {key: {"same_as": same[key], **_cell(several, comparisons)} for key, several in pairs.items()}
-        cells += [{"dataset": dataset, "row": row, "block": block, **cell} for (row, block), cell in made.items()]
-        lines = [
-            [LOOKS[row].label, *(text for block in found for text in _texts(made[row, block]))] for row in BASELINES
+    for setting, dataset in itertools.product(SETTINGS, DATASETS):
+        made, comparisons = _part(runs, setting, dataset)
+        if not setting and not comparisons:
+            continue
+        cells += [
+            {"setting": setting + dataset, "dataset": dataset, "row": row, "block": block, **cell}
+            for (row, block), cell in made.items()
         ]
-        columns = ["baseline", "at 1e-3", "its rounds", "FedDUAL's", "chosen settings", "its rounds", "FedDUAL's"]
-        heading = f"{label} ({comparisons} comparisons)" if comparisons else label
-        sections.append(tables.Block(heading, columns, lines))
+        lines = [
+            [LOOKS[row].label, *(text for block in BLOCKS if (row, block) in made for text in _texts(made[row, block]))]
+            for row in BASELINES
+        ]
+        lines = [line + ["–"] * (1 + 3 * len(BLOCKS) - len(line)) for line in lines]  # rows of (a) alone
+        columns = ["baseline", *(name for title in BLOCKS.values() for name in (title, "its rounds", "FedDUAL's"))]
+        said = f"{DATASETS[dataset]}, {SETTINGS[setting]}"
+        sections.append(tables.Block(f"{said} ({comparisons} comparisons)" if comparisons else said, columns, lines))
     frame = pd.DataFrame(cells)
     return Drawing(tables.write("margin_table", TITLE, sections, NOTES, frame, out), frame)
+
+
+def _part(runs: Results, setting: str, dataset: str) -> tuple[dict[tuple[str, str], dict[str, Any]], int]:
+    """The cells of a data set by baseline and block, and how many comparisons they are."""
+    found = {
+        (row, block): (find(dataset, row, **more), find(dataset, OURS, **more))
+        for block in BLOCKS
+        for find, more in [_finder(runs, setting, block)]
+        for row in BASELINES
+        if block == "default" or row not in BY_EXAMPLES
+    }
+    same = {key: same_as(key[0], theirs) for key, (theirs, _) in found.items()}
+    pairs = {key: _pairs(ours, theirs) for key, (theirs, ours) in found.items()}
+    comparisons = sum(bool(several) and not same[key] for key, several in pairs.items())
+    return {key: {"same_as": same[key], **_cell(several, comparisons)} for key, several in pairs.items()}, comparisons
+
+
+def _finder(runs: Results, setting: str, block: str) -> tuple[Any, dict[str, str]]:
+    if block == "default":
+        return runs.of, {"setting": setting}
+    return runs.chosen, {"setting": setting, "block": block}
 
 
 def _pairs(ours: Sequence[Recorded], theirs: Sequence[Recorded]) -> Pairs:

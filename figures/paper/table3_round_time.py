@@ -16,7 +16,7 @@ from figures.paper import _timing
 from figures.paper import _values as _paper
 
 TITLE = "Table 3: seconds per round, of one client and of the server"
-ROWS = ("fedavg", "feddual", "feddual-tuned")
+ROWS = ("fedavg", "feddual")
 NOTES = (
     "Ours: from runs alone on the machine, the first round, which compiles, left out where there are others: a "
     "client's seconds per image times the mean number of images; the server's mean.",

@@ -20,12 +20,11 @@ from feddual.errors import UserError
 from feddual.experiment import config
 from feddual.records.collect import collect
 from feddual.records.run_dir import RunDir
-from feddual.records.slim import open_run, open_slim, write_slim
+from feddual.records.slim import open_run, open_slim
 from figures import _rows
 from figures.__main__ import app
 from figures._results import Results
 from figures.paper import _values as _paper
-from figures.paper import tuning_table
 
 CLASSES = {"cifar10": 10, "cifar100": 100, "fmnist": 10}
 LEVEL = {"cifar10": 0.5, "cifar100": 0.3, "fmnist": 0.8}
@@ -214,9 +213,9 @@ def test_table1_holds_the_means_of_the_runs(studies, slim, tmp_path):
     figures.draw("table1", slim, tmp_path)
     frame = pd.read_csv(tmp_path / "table1_accuracy.csv")
     for dataset in _rows.DATASETS:
-        for row in ("fedavg", "feddual", "feddual-mean"):
+        for row in ("fedavg", "feddual"):
             ours = [late_mean(RunDir(studies / f"a-{dataset}" / f"{row}-{seed}")) for seed in range(2)]
-            found = cell(frame, block="variant" if "-" in row else "paper", dataset=dataset, row=row)
+            found = cell(frame, block="default", setting=f"paper-{dataset}", row=row)
             assert found["seeds"] == 2
             assert found["accuracy"] == pytest.approx(np.mean(ours), rel=1e-5)
             assert found["std"] == pytest.approx(abs(ours[0] - ours[1]) / np.sqrt(2), rel=1e-4)
@@ -225,31 +224,46 @@ def test_table1_holds_the_means_of_the_runs(studies, slim, tmp_path):
                 assert found["paper"] == paper
                 assert found["difference"] == pytest.approx(np.mean(ours) - paper, abs=1e-3)
     text = (tmp_path / "table1_accuracy.md").read_text()
-    assert f"{cell(frame, block='paper', dataset='cifar10', row='fedavg')['accuracy']:.2f} ± " in text
-    assert "| FedDUAL, tuned | not run | 48.70 ± 0.20 | – |" in text
+    assert f"{cell(frame, block='default', dataset='cifar10', row='fedavg')['accuracy']:.2f} ± " in text
+    assert "| FedDUAL | not run | 48.70 ± 0.20 | – |" in text  # with settings that were chosen
+    assert "good practice" not in text  # none of it was run
     assert r"\toprule" in (tmp_path / "table1_accuracy.tex").read_text()
 
 
 def test_table1_knows_tuned_runs_by_their_settings(studies, slim, tmp_path):
     frame = figures.draw("table1", slim, tmp_path).frame
-    found = cell(frame, block="tuned", dataset="cifar10", row="fedprox")
+    found = cell(frame, block="chosen", dataset="cifar10", row="fedprox")
     assert found["accuracy"] == pytest.approx(late_mean(RunDir(studies / "a-cifar10" / "x")))
     assert found["settings"] == "learning rate 0.01, proximal weight 0.4"
-    assert cell(frame, block="paper", dataset="cifar10", row="fedprox")["seeds"] == 0
-    assert cell(frame, block="tuned", dataset="fmnist", row="fedprox")["seeds"] == 0
+    assert cell(frame, block="default", dataset="cifar10", row="fedprox")["seeds"] == 0
+    assert cell(frame, block="chosen", dataset="fmnist", row="fedprox")["seeds"] == 0
 
 
-def test_the_preset_tuned_is_the_recorded_trials_first():
-    best = next(iter(tuning_table.joint_gains(Results(figures.RESULTS).trials)))
-    assert best == tuning_table.text(_rows.paper_settings("fmnist", "feddual-tuned"))
+def test_good_practice_stands_beside_the_authors_setting(tmp_path):
+    for name, how in (("raw", "raw"), ("scaled", "auto")):
+        make_run(tmp_path / name, "cifar10", "moon", 0, dataset__preprocess=how)
+    runs = Results(tmp_path)
+    assert [run.path.name for run in runs.of("cifar10", "moon")] == ["raw"]
+    assert [run.path.name for run in runs.of("cifar10", "moon", setting="")] == ["scaled"]
+    frame = figures.drawer("table1")(runs, tmp_path / "out").frame
+    assert cell(frame, block="default", setting="cifar10", row="moon")["paper"] != 46.57  # another experiment
+    assert cell(frame, block="default", setting="paper-cifar10", row="moon")["paper"] == 46.57
+
+
+def test_weighting_by_examples_is_a_row_of_its_own(tmp_path):
+    make_run(tmp_path / "one", "cifar10", "fednova-nk", 0)
+    frame = figures.draw("table1", tmp_path, tmp_path / "out").frame
+    assert cell(frame, block="default", dataset="cifar10", row="fednova-nk")["seeds"] == 1
+    assert cell(frame, block="default", dataset="cifar10", row="fednova")["seeds"] == 0
 
 
 def test_two_choices_for_one_row_are_refused(tmp_path):
     for name, rate in (("one", 0.01), ("two", 0.05)):
         write_study(tmp_path / name, "paper-cifar10")
         entry = {"experiment": "paper-cifar10", "row": "fedprox", "settings": {"training.learning_rate": rate}}
+        entry |= {"accuracy": 0.5, "trials": {}}
         (tmp_path / name / "tuned.yaml").write_text(yaml.safe_dump({"fedprox": entry}))
-    with pytest.raises(UserError, match=r"fedprox on cifar10: .*two.* other settings than .*one"):
+    with pytest.raises(UserError, match=r"fedprox on paper-cifar10: .*two.* other settings than .*one"):
         Results(tmp_path).tuned  # noqa: B018
 
 
@@ -295,12 +309,12 @@ def test_timings_come_from_timing_studies_only(slim, tmp_path):
 
 def test_margins_are_taken_seed_by_seed(tmp_path):
     runs = {}
-    for row, seeds in (("feddual-tuned", (0, 1, 2)), ("fedavg", (0, 2)), ("moon", (5,))):
+    for row, seeds in (("feddual", (0, 1, 2)), ("fedavg", (0, 2)), ("moon", (5,))):
         for seed in seeds:
             runs[row, seed] = make_run(tmp_path / "runs" / f"{row}-{seed}", "cifar10", row, seed)
     frame = figures.draw("margin", tmp_path / "runs", tmp_path).frame
     found = cell(frame, dataset="cifar10", block="default", row="fedavg")
-    gaps = [late_mean(runs["feddual-tuned", seed]) - late_mean(runs["fedavg", seed]) for seed in (0, 2)]
+    gaps = [late_mean(runs["feddual", seed]) - late_mean(runs["fedavg", seed]) for seed in (0, 2)]
     assert found["margin"] == pytest.approx(np.mean(gaps))
     assert found["std"] == pytest.approx(np.std(gaps, ddof=1))
     assert (found["seeds"], found["ahead"]) == (2, sum(gap > 0 for gap in gaps))
@@ -312,12 +326,12 @@ def test_one_algorithm_under_two_names_is_shown_once(tmp_path):
     """FedBN sends as much as FedAvg where there is no batch normalisation; other processors gave 0.04 more."""
     for row, seed in (("fedavg", 0), ("fedavg", 1), ("fedbn", 0), ("fedbn", 1), ("scaffold", 0), ("fedpvr", 0)):
         make_run(tmp_path / f"{row}-{seed}", "fmnist", row, seed)  # SCAFFOLD sends more than FedPVR
-    make_run(tmp_path / "tuned", "fmnist", "feddual-tuned", 0)
+    make_run(tmp_path / "ours", "fmnist", "feddual", 0)
     write_study(tmp_path / "t", "timing")
     for row in ("fedavg", "fedbn"):
         make_run(tmp_path / "t" / row, "fmnist", row, 0)
     runs = Results(tmp_path)
-    own = runs.same(_rows.paper_identity("fmnist", "fedbn"))
+    own = runs.same(_rows.row_identity("paper-fmnist", "fedbn"))
     assert own[0].summary["accuracy"] != runs.of("fmnist", "fedavg")[0].summary["accuracy"]
     assert runs.of("fmnist", "fedbn") == runs.of("fmnist", "fedavg")
     assert [run.config["algorithm"]["name"] for run in runs.of("fmnist", "fedpvr")] == ["fedpvr"]
@@ -573,43 +587,24 @@ def test_only_surfaces_of_the_same_plane_are_compared(tmp_path):
 # --- trials
 
 
-def test_the_setting_for_all_data_sets_has_the_best_mean_gain(tmp_path):
-    """Candidate a gains 2 and 0 points over FedAvg's default, b 3 and -2; c was tried on one data set only."""
-
-    def line(dataset, algorithm, accuracy, **settings):
-        return {
-            "dataset": dataset, "algorithm": algorithm, "accuracy": accuracy, "rounds": 4,
-            "settings": {f"algorithm.{key}": value for key, value in settings.items()},
-        }  # fmt: skip
-
-    lines = [
-        line("cifar10", "fedavg", 0.50), line("cifar10", "fedavg", 0.58, x=1), line("cifar100", "fedavg", 0.30),
-        line("cifar10", "feddual", 0.52, x="a"), line("cifar100", "feddual", 0.30, x="a"),
-        line("cifar10", "feddual", 0.53, x="b"), line("cifar100", "feddual", 0.28, x="b"),
-        line("cifar10", "feddual", 0.99, x="c"),
-    ]  # fmt: skip
-    write_slim(tmp_path / "runs", {}, {str(number): facts for number, facts in enumerate(lines)})
-    frame = figures.draw("tuning", tmp_path / "runs", tmp_path / "out").frame
-    joint = frame[frame["row"] == "feddual"].set_index(["settings", "dataset"])["joint_gain"]
-    assert joint["x a", "cifar10"] == pytest.approx(1)
-    assert joint["x b", "cifar100"] == pytest.approx(0.5)
-    assert np.isnan(joint["x c", "cifar10"])
-    page = (tmp_path / "out" / "tuning_table.md").read_text()
-    assert "| **x a** | 52.00 (+2.00) | 30.00 (+0.00) | not run | +1.00 |" in page
-    assert "| FedAvg | 58.00 | x 1 | 2 | 30.00 | defaults | 1 | not run | – | – |" in page
-
-
-def test_a_row_that_follows_another_says_so(tmp_path):
+def test_choices_stand_with_the_trials_behind_them(tmp_path):
+    """A row that follows another has none of its own."""
     folder = tmp_path / "runs"
     folder.mkdir()
-    entry = {"experiment": "paper-cifar10", "settings": {"training.learning_rate": 0.002}}
-    chosen = {row: {**entry, "row": row} for row in ("fedavg", "fedbn")}
+    entry = {
+        "experiment": "paper-cifar10",
+        "settings": {"training.learning_rate": 0.002},
+        "accuracy": 0.5,
+        "block": "chosen",
+    }
+    counts = {"fedavg": {"trials": {"a": 0.5, "b": 0.4}, "begun": 6}, "fedbn": {"trials": {}}}
+    chosen = {f"{row}-chosen": {**entry, "row": row, **facts} for row, facts in counts.items()}
     (folder / "tuned.yaml").write_text(yaml.safe_dump(chosen))
-    rows = {row: {"algorithm.name": row} for row in chosen}
-    (folder / "study.yaml").write_text(yaml.safe_dump({"rows": rows, "tune": {"rows": {"fedbn": "fedavg"}}}))
+    write_study(folder, "paper-tuned")
     figures.draw("tuning", folder, tmp_path / "out")
     page = (tmp_path / "out" / "tuning_table.md").read_text()
-    assert "| FedBN | – | as FedAvg | – | not run | – | – | not run | – | – |" in page
+    assert "| FedAvg | 50.00 | learning rate 0.002 | 2 / 6 | not run | – | – | not run | – | – |" in page
+    assert "| FedBN | 50.00 | learning rate 0.002 | as another row's | not run | – | – | not run | – | – |" in page
 
 
 # --- what is recorded

@@ -27,7 +27,7 @@ BASE: dict[str, Any] = {
     "checkpoint": {"every": 2, "keep": "all"},
 }
 ALGORITHMS = ("fedavg", "fedbn", "feddyn", "fednova", "fedprox", "fedpvr", "moon", "scaffold")
-PRESETS = ("published", "consistent", "tuned")
+PRESETS = ("published", "consistent")
 LITERAL = {"algorithm.name": "feddual", "algorithm.preset": "literal"}
 NORMALISED = {"model.name": "tests.helpers:user_model", "dataset.shape": [8]}
 READING = "paper"  # FedDUAL's literal reading, under the name it had
@@ -37,6 +37,12 @@ RUNS: dict[str, dict[str, Any]] = {
     "fedpvr": {"algorithm.name": "fedpvr", "algorithm.mask": "last_layers:2"},
     f"feddual-{READING}": LITERAL,
     **{f"feddual-{name}": {"algorithm.name": "feddual", "algorithm.preset": name} for name in PRESETS},
+    "feddual-tuned": {
+        "algorithm.name": "feddual",
+        "algorithm.kl_scale": 0.03,
+        "algorithm.server_lr": 0.2,
+        "training.learning_rate": 0.002,
+    },
     "feddual-frozen_head": {**LITERAL, "algorithm.barycenter": "zero", "algorithm.mask": "last_tensors:2"},
     "feddual-mean": {**LITERAL, "algorithm.barycenter": "mean"},
     "scaffold-normalised": {
