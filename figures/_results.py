@@ -15,6 +15,7 @@ from feddual.experiment import config
 from feddual.records.identity import Identity, Replicate, identity
 from feddual.records.results import Recorded, RunSet
 from feddual.records.study_dir import all_choices
+from feddual.studies import grid
 from figures import _rows
 from figures.charts import LOOKS
 
@@ -58,6 +59,22 @@ class Results(RunSet):
             In the order of draws and seeds, those of another row where it is the same; none when it was not run.
         """
         return _rows.found_once(row, lambda name: self.same(_rows.row_identity(setting + dataset, name)))
+
+    def of_study(self, study: str) -> dict[tuple[str, str], list[Recorded]]:
+        """The runs of a shipped study's rows, wherever they were recorded.
+
+        Args:
+            study: Its name.
+
+        Returns:
+            By experiment and row, one per draw of the clients and seed; none for what was not run.
+        """
+        loaded = grid.load(study)
+        asked = ((source, row) for source in loaded.experiments for row in loaded.rows)
+        return {
+            (source, row): self.same(identity(config.resolve(source, loaded.rows[row]).to_dict()))
+            for source, row in asked
+        }
 
     def timed(self, dataset: str, row: str, plain: bool) -> list[Recorded]:
         """The runs of a row that had the machine for themselves, whatever their number of rounds.

@@ -44,8 +44,8 @@ def draw(runs: Results, out: Path) -> Drawing:
     for setting, said in SETTINGS.items():
         for block, title in BLOCKS.items():
             found = _cells(runs, setting, block)
-            if not setting and not any(cell["seeds"] for cell in found):
-                continue  # beside the paper's, where it was run
+            if not any(cell["seeds"] for cell in found) and (setting, block) != ("paper-", "default"):
+                continue
             sections.append(section(f"{title}; {said}", found, with_paper=bool(setting)))
             if block != "default":
                 sections.append(_settings(found))

@@ -29,7 +29,7 @@ def draw(runs: Results, out: Path) -> Drawing:
     for setting, said in SETTINGS.items():
         for block, title in (("chosen", "for each data set"), ("joint", "one setting for all data sets")):
             found = [_cell(runs, setting, dataset, row, block) for row in ALGORITHMS for dataset in DATASETS]
-            if not setting and not any(cell["whole"] for cell in found):
+            if not any(cell["whole"] for cell in found) and (setting, block) != ("paper-", "chosen"):
                 continue
             columns = ["algorithm", *(name for label in DATASETS.values() for name in (label, "settings", "trials"))]
             lines = [[LOOKS[row].label, *_line(found, row)] for row in ALGORITHMS]

@@ -288,7 +288,7 @@ def test_fednova_equals_its_twin(momentum, mu, tmp_path):
             )
 
     check("fednova", Nova, tmp_path, training__momentum=momentum, algorithm__proximal_weight=mu,
-          training__learning_rate=0.02)  # fmt: skip
+          training__learning_rate=0.02, training__weighting="num_examples")  # fmt: skip
 
 
 def test_fednova_refuses_momentum_with_a_proximal_term():
@@ -755,8 +755,8 @@ def test_masks():
     ("name", "down", "up", "settings"),
     [("fedavg", 92, 92, {}), ("fedprox", 92, 92, {}), ("fednova", 92, 92, {}), ("moon", 92, 92, {}),
      ("feddyn", 92, 92, {}), ("scaffold", 184, 184, {}), ("fedpvr", 128, 128, {"algorithm__mask": "output"}),
-     ("feddual", 92, 128, {"algorithm__mask": "output"}), ("fedbn", 89, 89, BN),
-     ("feddual", 92, 92, {"algorithm__mask": "output", "algorithm__update_source": "pseudo"})],
+     ("feddual", 92, 128, {"algorithm__mask": "output", "algorithm__update_source": "grad_end_mean"}),
+     ("feddual", 92, 92, {"algorithm__mask": "output"}), ("fedbn", 89, 89, BN)],
 )  # fmt: skip
 def test_what_is_communicated(name, down, up, settings):
     """The model has 6*8 + 8 + 8*4 + 4 = 92 values, its output 36; the BN model 89 besides BN's 20."""
@@ -769,7 +769,7 @@ def test_what_is_communicated(name, down, up, settings):
     [
         ("fedavg", "uniform", "num_examples"),
         ("fedprox", "uniform", "num_examples"),
-        ("fednova", "num_examples", "num_examples"),
+        ("fednova", "uniform", "num_examples"),
         ("scaffold", "uniform", "uniform"),
         ("fedbn", "uniform", "uniform"),
         ("feddyn", "uniform", "uniform"),

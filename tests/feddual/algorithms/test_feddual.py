@@ -6,6 +6,7 @@ import pytest
 from feddual import api
 from feddual._lazy import tf
 from feddual.algorithms._base import ClientContext, ServerState
+from feddual.errors import UserError
 from feddual.experiment import config
 from feddual.functional.layout import Entry, Layout
 from feddual.training.engine import worker_view
@@ -19,7 +20,7 @@ from tests.helpers import tiny
 def feddual(**overrides):
     if overrides.get("model__hidden") == []:  # softmax regression has one layer only
         overrides.setdefault("algorithm__mask", "output")
-    return tiny(algorithm__name="feddual", **overrides)
+    return tiny(algorithm__name="feddual", **{"algorithm__preset": "literal", **overrides})
 
 
 def weights_of(run, round_index=None):
@@ -409,7 +410,7 @@ def test_controls_and_the_published_preset(tmp_path):
         assert moved[56:].max() <= most
         assert moved[:56].max() > 0.01
     mean = api.run(
-        feddual(algorithm__preset="mean", algorithm__update_source="pseudo", algorithm__adaptive=False),
+        feddual(algorithm__preset="mean", algorithm__adaptive=False),
         out=tmp_path / "mean",
         progress=False,
     )
@@ -418,14 +419,12 @@ def test_controls_and_the_published_preset(tmp_path):
 
 
 def test_presets_and_precedence():
-    paper = config.resolve("paper-fmnist").algorithm
-    assert (paper.name, paper.preset, paper.mask, paper.epsilon, paper.update_source) == (
-        "feddual",
-        "paper",
-        "last_layers:2",
-        1e-5,
-        "grad_end_mean",
-    )
+    asked = [config.resolve("paper-fmnist", more).algorithm for more in ({}, {"algorithm.preset": "literal"})]
+    assert [(one.preset, one.mask, one.epsilon, one.epsilon_relative, one.update_source) for one in asked] == [
+        ("consistent", "last_tensors:2", 0.5, True, "pseudo"),
+        ("literal", "last_layers:2", 1e-5, False, "grad_end_mean"),
+    ]
+    assert config.resolve("paper-fmnist", {"algorithm.preset": "paper"}).algorithm == asked[1]  # its name of before
     published = config.resolve("published-fmnist")
     assert (published.algorithm.preset, published.algorithm.iterations, published.training.batch_size) == (
         "published",
@@ -437,10 +436,8 @@ def test_presets_and_precedence():
     assert (mixed.algorithm.epsilon, mixed.algorithm.mask) == (0.1, "last_tensors:2")
     other = config.resolve("published-fmnist", {"algorithm.name": "fedavg"})
     assert other.algorithm.preset is None
-    tuned = config.resolve("paper-fmnist", {"algorithm.preset": "tuned"})
-    assert (tuned.algorithm.server_lr, tuned.training.learning_rate) == (0.2, 0.002)  # of another section
-    slower = config.resolve("paper-fmnist", {"algorithm.preset": "tuned", "training.learning_rate": 0.001})
-    assert slower.training.learning_rate == 0.001
+    with pytest.raises(UserError, match=r"algorithm.preset: 'tuned' is unknown to feddual"):
+        config.resolve("paper-fmnist", {"algorithm.preset": "tuned"})
 
 
 def test_xla_trains_feddual_and_moon_as_the_plain_path():
