@@ -111,6 +111,8 @@ def load(source: str | Path | Mapping[str, Any], seeds: int | None = None, draws
     like = values.pop("like", None)
     if like is not None:
         values = config.merge(load(like).model_dump(), values)
+    if isinstance(draws, str) and draws.isdecimal():  # from a command line
+        draws = int(draws)
     values |= {key: value for key, value in {"seeds": seeds, "draws": draws}.items() if value is not None}
     try:
         return Study.model_validate({**values, "name": name})

@@ -66,6 +66,9 @@ def test_names_say_what_differs():
     assert "cifar100-published-s1" in [cell.name for cell in study.cells(study.load("fidelity"))]
     rows = {cell.row for cell in study.cells(study.load("paper-fmnist"), ["fedavg-nk", "moon"])}
     assert rows == {"fedavg-nk", "moon"}
+    assert [cell.name for cell in study.cells(study.load("variance", seeds=1, draws="2"), ["feddual"])] == [
+        "cifar10-feddual-s0", "cifar100-feddual-s0", "cifar10-feddual-d1-s0", "cifar100-feddual-d1-s0",
+    ]  # fmt: skip
     assert "cifar10-mean-d4-s1" in [cell.name for cell in study.cells(study.load("fidelity"))]
 
 
