@@ -260,7 +260,7 @@ def _tidy(facts: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], normalisa
             add(row, [None], OF_ALL.get(name, name), [values], weights)
         for name in known.keys() & row.keys():  # of some layers only
             add(row, [None], name, [list(row[name].values())], weights, np.array(list(row[name]), object))
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)] or [[]] * len(COLUMNS)
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)] or [np.empty(0)] * len(COLUMNS)
     return pd.DataFrame(dict(zip(COLUMNS, columns, strict=True))).astype({"client": "Int64"})
 
 
