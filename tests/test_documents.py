@@ -28,6 +28,12 @@ def test_every_comment_is_understood():
         assert len(re.findall(r"<!--[\w./-]+\|", text)) == len(REFRESH["NUMBER"].findall(text)), document.name
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_ratio_has_its_file(document):
+    bare = re.findall(r"[^ ]*\d ×(?! ?[\d<])[^\n]{,20}", document.read_text(encoding="utf-8"))
+    assert not bare or document.stem == "CHANGELOG", "which file says so?"
+
+
 def test_a_stale_number_and_table_are_written_anew(tmp_path):
     refreshed = REFRESH["refreshed"]
     (tmp_path / "some.json").write_text('{"a": {"b": -1234.567}}')

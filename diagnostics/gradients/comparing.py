@@ -36,9 +36,14 @@ def per_round(frame: pd.DataFrame, name: str, normalisation: str = "rms") -> pd.
 
 
 def bands(frames: Frames, name: str, normalisation: str = "rms") -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
-    """The geometric mean over seeds, and the lowest and highest seed, by layer and round that all seeds have."""
-    like, logs = _common([per_round(frame, name, normalisation).apply(np.log) for frame in frames])
-    low, middle, high = (np.exp(values) for values in (logs.min(0), logs.mean(0), logs.max(0)))
+    """The geometric mean over seeds, and the lowest and highest seed, by layer and round that all seeds have.
+
+    What can be negative has the arithmetic mean.
+    """
+    like, values = _common([per_round(frame, name, normalisation) for frame in frames])
+    signed = definition(name).is_signed
+    middle = values.mean(0) if signed else np.exp(np.log(values).mean(0))
+    low, high = values.min(0), values.max(0)
     return pd.DataFrame(middle, like.index, like.columns), low, high
 
 
@@ -62,9 +67,10 @@ def _common(several: list[pd.DataFrame]) -> tuple[pd.DataFrame, np.ndarray]:
 def ratios(base: Frames, other: Frames, names: Sequence[str], normalisation: str = "rms") -> pd.DataFrame:
     """How many times larger a quantity is in other runs than in the base runs, per definition and layer.
 
-    The ratio is the geometric mean over rounds and runs. The 95 % interval is Student's t over pairs of runs (equal
-    seeds, paired in the given order), each a mean over its rounds: rounds of one run share its luck, so one pair has
-    no interval. The second interval is one that holds for all layers of a definition at once.
+    The ratio is the geometric mean over rounds and runs; of what can be negative, rounds are averaged before. The 95 %
+    interval is Student's t over pairs of runs (equal seeds, paired in the given order), each a mean over its rounds:
+    rounds of one run share its luck, so one pair has no interval. The second interval is one that holds for all layers
+    of a definition at once.
 
     Args:
         base: Frames of the runs to compare with, one for each seed.
@@ -74,7 +80,7 @@ def ratios(base: Frames, other: Frames, names: Sequence[str], normalisation: str
 
     Returns:
         Columns definition, layer, ratio, low and high, all_low and all_high (at once), comparisons (how many, the
-        layers), runs, rounds.
+        layers), runs, rounds (those that every run has and in which both values are positive).
     """
     if len(base) != len(other):
         raise UserError(f"runs are compared in pairs of equal seeds, got {len(base)} against {len(other)}")
@@ -85,19 +91,26 @@ def ratios(base: Frames, other: Frames, names: Sequence[str], normalisation: str
             continue
         layers = list(logs[0].columns)
         means = np.array([frame[layers].mean() for frame in logs])
+        rounds = np.min([frame[layers].notna().sum() for frame in logs], 0)
         single, every = (over_runs(means, at).exp() for at in (LEVEL, simultaneous(len(layers))))
-        for layer, *ends in zip(layers, *single, every.low, every.high, strict=True):
-            lines.append((definition(name).name, layer, *ends, len(layers), len(logs), len(logs[0])))
+        for layer, *ends, count in zip(layers, *single, every.low, every.high, rounds, strict=True):
+            lines.append((definition(name).name, layer, *ends, len(layers), len(logs), count))
     return pd.DataFrame(lines, columns=list(COLUMNS))
 
 
 def _log_ratio(one: pd.DataFrame, two: pd.DataFrame, name: str, normalisation: str) -> pd.DataFrame:
-    """Log of two / one, in the rounds and layers that both have; what is not finite is NaN."""
+    """Log of two / one, in the rounds and layers that both have; what is not finite is NaN.
+
+    What can be negative is its mean over the rounds, in each of them: leaving out negative rounds would be a bias.
+    """
     first, second = per_round(one, name, normalisation), per_round(two, name, normalisation)
     common = first.index.intersection(second.index)
     layers = [layer for layer in first.columns if layer in second.columns]
+    first, second = first.loc[common, layers], second.loc[common, layers]
+    if definition(name).is_signed:
+        first, second = (0 * table + table.mean() for table in (first, second))
     with np.errstate(divide="ignore", invalid="ignore"):
-        difference = second.loc[common, layers].apply(np.log) - first.loc[common, layers].apply(np.log)
+        difference = second.apply(np.log) - first.apply(np.log)
     return difference.replace([np.inf, -np.inf], np.nan)
 
 

@@ -29,6 +29,7 @@ class Definition:
         cost: What measuring takes; `BY_PRODUCT`s are recorded in every round, the others on a schedule.
         name: In files and tables; the file's name by default.
         is_norm: Else a ratio or an angle, which has no units and no normalisation.
+        is_signed: Whether noise can make it negative: then rounds are averaged before a ratio is taken.
         at_client: The value of each layer where a client has trained; None when this client cannot say.
         across_clients: A value of each client that takes all of them, in their order.
         of_all: One value of each layer for the whole round; or by layer, when it knows some only.
@@ -44,6 +45,7 @@ class Definition:
     cost: str
     name: str = ""
     is_norm: bool = True
+    is_signed: bool = False
     at_client: "Callable[[AtClient], np.ndarray | None] | None" = None
     across_clients: "Callable[[OfRound], Sequence[np.ndarray]] | None" = None
     of_all: "Callable[[OfRound], np.ndarray | Mapping[str, float]] | None" = None

@@ -238,31 +238,30 @@ def _short(values: Any) -> Any:
 def _tidy(facts: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], normalisations: Sequence[str]) -> "pd.DataFrame":
     import pandas as pd
 
-    layers, sizes = np.array(facts["layers"]), np.array(facts["sizes"])
+    layers, sizes = np.array(facts["layers"], object), np.array(facts["sizes"])
     known = DEFINITIONS | {one.name: one for one in map(definition, facts.get("definitions", ()))}
-    parts: list[Any] = []
+    parts: list[Any] = []  # the columns of each definition in each round, from shape (clients, ways, layers)
 
-    def add(row: Mapping[str, Any], client: Any, name: str, raw: Any, weights: Any) -> None:
+    def add(row: Any, clients: Any, name: str, raw: Any, weights: Any, which: Any = layers) -> None:
         raw = np.asarray(raw, float)
-        ways = normalisations if known[name].is_norm else ("raw",)
-        parts.extend(
-            (row["round"], client, layer, name, how, value)
-            for how in ways
-            for layer, value in zip(layers, normalise(raw, how, sizes, weights), strict=True)
-        )
+        ways = normalisations if known[name].is_norm and which is layers else ("raw",)
+        values = np.stack([normalise(raw, how, sizes, weights) for how in ways], 1)
+        people, words = np.array(clients, float)[:, None, None], np.array(ways, object)[:, None]
+        columns = np.broadcast_arrays(row["round"], people, which, np.array(name, object), words, values)
+        parts.append([column.ravel() for column in columns])
 
     for row in rows:
         weights = np.asarray(row["weights"], float)
         local = row.get("local_weights")
         for name, values in row["by_client"].items():
-            for place, client in enumerate(row["clients"]):
-                at = np.asarray(local[place], float) if local is not None and known[name].at_local else weights
-                add(row, client, name, values[place], at)
+            at = np.asarray(local, float) if local is not None and known[name].at_local else weights
+            add(row, row["clients"], name, values, at)
         for name, values in row["of_all"].items():
-            add(row, None, OF_ALL.get(name, name), values, weights)
+            add(row, [None], OF_ALL.get(name, name), [values], weights)
         for name in known.keys() & row.keys():  # of some layers only
-            parts.extend((row["round"], None, layer, name, "raw", value) for layer, value in row[name].items())
-    return pd.DataFrame(parts, columns=list(COLUMNS)).astype({"client": "Int64"})
+            add(row, [None], name, [list(row[name].values())], weights, np.array(list(row[name]), object))
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)] or [np.empty(0)] * len(COLUMNS)
+    return pd.DataFrame(dict(zip(COLUMNS, columns, strict=True))).astype({"client": "Int64"})
 
 
 def _to_tensorboard(view: RoundView, layers: Sequence[str], row: Mapping[str, Any]) -> None:

@@ -165,6 +165,8 @@ class Space:
             moved[entry.slice] = True
         if not moved.any():
             raise UserError("the model has no trainable weight that a random direction moves (biases stay still)")
+        if not weights[moved].any():
+            raise UserError("all weights that a random direction moves are zero: on their scale it leads nowhere")
         if norm == "model":  # after all noise is drawn: one factor for the whole
             vector *= np.linalg.norm(weights[moved].astype(np.float64)) / (np.linalg.norm(vector) + TINY)
         name = f"random {norm}-normalised, seed {seed}, index {index}"

@@ -1,14 +1,28 @@
 """Intervals against cases known by hand and a slow twin; what has no interval; where variance comes from."""
 
 import itertools
+import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
-from diagnostics.statistics import band, crossed, over_runs, over_seeds, said, simultaneous, variance_components
+from diagnostics.statistics import (
+    band,
+    crossed,
+    over_repetitions,
+    over_runs,
+    over_seeds,
+    said,
+    simultaneous,
+    variance_components,
+)
 from feddual.errors import UserError
+from feddual.records.identity import Replicate
+
+COVERAGE = Path(__file__).parents[2] / "benchmarks" / "results" / "coverage.json"
 
 
 def test_students_interval_by_hand():
@@ -73,6 +87,32 @@ def test_seeds_crossed_with_directions():
 def test_a_number_repeated_for_each_direction_is_one_number():
     losses = np.array([1.0, 2, 3])
     np.testing.assert_allclose(crossed(np.repeat(losses[:, None], 5, 1)), over_runs(losses))
+
+
+def test_repetitions_over_draws_and_seeds():
+    values = np.array([[1.0, 2, 4], [3, 3, 8]])  # draws, seeds
+    every = {Replicate(draw, seed): values[draw, seed] for draw in range(2) for seed in range(3)}
+    np.testing.assert_allclose(over_repetitions(every), crossed(values))
+    one = {which: value for which, value in every.items() if which.draw == 0}
+    np.testing.assert_allclose(over_repetitions(one), over_runs(values[0]))
+    missing = {which: value for which, value in every.items() if which != Replicate(1, 2)}
+    np.testing.assert_allclose(over_repetitions(missing), over_runs(np.array([7 / 3, 3])))
+    assert np.isnan(over_repetitions({})).all()
+
+
+@pytest.mark.parametrize(("seed", "direction", "rest"), [(1, 0.2, 0.2), (0.2, 1, 0.2), (1, 1, 0.5), (0.6, 0.2, 0.5)])
+def test_intervals_cover_what_they_are_of(seed, direction, rest):
+    rng = np.random.default_rng(0)
+    shapes = {(3, 1): seed, (1, 5): direction, (3, 5): rest}
+    _, low, high = crossed(np.asarray(sum(sd * rng.normal(size=(*shape, 20_000)) for shape, sd in shapes.items())))
+    assert 93 < 100 * np.mean((low < 0) & (high > 0)) < 97
+
+
+def test_recorded_coverage():
+    """Interaction alone cannot be told from seeds by three of them, so that its interval is longer than need be."""
+    found = {name: one["percent"] for name, one in json.loads(COVERAGE.read_text())["designs"].items()}
+    assert found.pop("only_interaction") > 97
+    assert all(93 <= percent <= 97 for name, percent in found.items() if not name.startswith("not_"))
 
 
 def test_what_is_said():

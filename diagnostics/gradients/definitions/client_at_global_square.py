@@ -13,5 +13,5 @@ def at_client(client: AtClient) -> np.ndarray | None:
 
 DEFINITION = Definition(
     "A2", "<g_k', g_k''>, with its sign: right on average, so that means are taken of this one, and then the root",
-    "with A", is_norm=False, at_client=at_client, shares="client_at_global", place=1,
+    "with A", is_norm=False, is_signed=True, at_client=at_client, shares="client_at_global", place=1,
 )  # fmt: skip

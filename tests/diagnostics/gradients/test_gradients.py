@@ -444,6 +444,23 @@ def test_ratios_find_a_known_factor():
         gradients.definition("Z")
 
 
+def test_rounds_of_a_signed_square_are_averaged_before_the_ratio():
+    """2, -1 and 5, mean 2, against 1 in each round; a norm that is 0 in a round leaves it out, and says so."""
+
+    def frame(name, values):
+        rows = [(at, 0, "a", name, "raw", value) for at, value in enumerate(values, 1)]
+        return pd.DataFrame(rows, columns=["round", "client", "layer", "definition", "normalisation", "value"])
+
+    squares = [frame("client_at_global_square", values) for values in ([1.0, 1, 1], [2.0, -1, 5])]
+    (row,) = gradients.ratios(squares[:1], squares[1:], ["A2"]).to_dict("records")
+    assert (row["ratio"], row["rounds"]) == (pytest.approx(2), 3)
+    middle, low, high = gradients.bands(squares, "A2")
+    assert (middle["a"].tolist(), low[1, 0], high[2, 0]) == ([1.5, 0, 3], -1, 5)
+    norms = [frame("client_at_global", values) for values in ([1.0, 1, 1], [2.0, 0, 8])]
+    (row,) = gradients.ratios(norms[:1], norms[1:], ["A"], "raw").to_dict("records")
+    assert (row["ratio"], row["rounds"]) == (pytest.approx(4), 2)
+
+
 def test_ratios_are_read_from_a_file_only_if_it_is_of_these_runs(tmp_path):
     groups = {"even": {seed: frame_of(1, seed) for seed in range(3)}, "skewed": {1: frame_of(2, 3), 2: frame_of(2, 4)}}
     asked, file = {("skewed", "rms"): ["A"], ("milder", "rms"): ["A"]}, tmp_path / "ratios.json"

@@ -170,6 +170,13 @@ def test_a_dead_filter_is_not_moved():
     assert moved[:, 1].all()
 
 
+def test_a_model_of_zeros_has_no_scale():  # before: a flat surface
+    model = dense_net()
+    model.set_weights([np.zeros_like(value) for value in model.get_weights()])
+    with pytest.raises(UserError, match=r"all weights .* are zero"):
+        Space(model).random()
+
+
 def test_frozen_layers_and_statistics_stay():
     layers = keras.layers
     model = keras.Sequential(
