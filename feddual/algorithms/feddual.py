@@ -125,8 +125,8 @@ class FedDUAL(Algorithm):
     default_preset = "paper"
     communication_text = "model / model + masked layers (+ model / + model with control)"
     memory_text = (
-        "– (a number at each client with beta_mode previous_participation; with memory all clients' displacements at the "
-        "server; with control one at each client and the server)"
+        "– (a number at each client with beta_mode previous_participation; all clients' displacements at the server "
+        "with memory; a control at each client and the server with control)"
     )
 
     def __init__(self, params: Any, training: Any):
