@@ -54,7 +54,11 @@ class _Sent(NamedTuple):
 
 
 class FedDUAL(Algorithm):
-    """An adaptive loss at the clients, a barycenter of the last layers at the server."""
+    """An adaptive loss at the clients, a barycenter of the last layers at the server.
+
+    Not of the paper: with `memory`, mean and barycenter are of the last known displacements d_k of all clients seen so
+    far, x <- x + mean_k d_k and x <- x - eta_s B({-d_k}); with `control`, local steps are corrected as SCAFFOLD's.
+    """
 
     class Params(Section):
         """Keys of the `algorithm` section."""
