@@ -27,10 +27,8 @@ class ServerMomentum(Section):
     """FedAvgM (Hsu et al. 2019): v <- momentum v + change, x <- x + learning_rate v."""
 
     name: Literal["momentum"]
-    learning_rate: float = Field(1.0, gt=0, description="of the server's step")
-    momentum: float = Field(
-        0.9, ge=0, lt=1, description="share of the last step's velocity that is kept; 0.9 in FedAvgM"
-    )
+    learning_rate: float = Field(0.1, gt=0, description="of the server's step; 1 - momentum: as long as without")
+    momentum: float = Field(0.9, ge=0, lt=1, description="share of the last step's velocity that is kept")
 
 
 class ServerEma(Section):
@@ -44,7 +42,7 @@ class ServerAdaptive(Section):
     """FedAdam and FedYogi (Reddi et al. 2021): Adam or Yogi on the change, without bias correction."""
 
     name: Literal["fedadam", "fedyogi"]
-    learning_rate: float = Field(0.01, gt=0, description="of the server's step")
+    learning_rate: float = Field(0.003, gt=0, description="of the server's step")
     beta1: float = Field(0.9, ge=0, lt=1, description="share of the mean change that is kept")
     beta2: float = Field(0.99, ge=0, lt=1, description="share of the mean squared change that is kept")
     tau: float = Field(1e-3, gt=0, description="added to its root; larger is less adaptive")

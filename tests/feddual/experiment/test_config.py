@@ -43,7 +43,7 @@ def test_another_variant_drops_the_keys_it_lacks():
 
 def test_another_server_optimizer_takes_no_keys_of_the_one_before():
     first = config.resolve(TINY, {"training.server": {"name": "momentum", "momentum": 0.5}})
-    assert first.training.server.model_dump() == {"name": "momentum", "learning_rate": 1.0, "momentum": 0.5}
+    assert first.training.server.model_dump() == {"name": "momentum", "learning_rate": 0.1, "momentum": 0.5}
     assert config.resolve(first, {"training.server.learning_rate": 0.5}).training.server.momentum == 0.5
     for name, keys in {"none": set(), "ema": {"decay"}, "fedadam": {"learning_rate", "beta1", "beta2", "tau"}}.items():
         assert set(config.resolve(first, {"training.server.name": name}).training.server.model_dump()) == {

@@ -145,7 +145,8 @@ class Named(feddual.Algorithm):
 
 
 @pytest.mark.parametrize(
-    "neutral", [{"name": "none"}, {"name": "ema", "decay": 0.0}, {"name": "momentum", "momentum": 0.0}]
+    "neutral",
+    [{"name": "none"}, {"name": "ema", "decay": 0.0}, {"name": "momentum", "momentum": 0.0, "learning_rate": 1.0}],
 )
 def test_neutral_settings_change_no_bit(neutral, tmp_path):
     plain = run(tiny(), tmp_path / "plain")
