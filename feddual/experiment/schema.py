@@ -35,7 +35,7 @@ class ServerEma(Section):
     """An exponential moving average of the aggregated models: x <- decay x + (1 - decay) aggregated."""
 
     name: Literal["ema"]
-    decay: float = Field(0.8, ge=0, lt=1, description="share of the model that stays each round; 0: as none")
+    decay: float = Field(0.5, ge=0, lt=1, description="share of the model that stays each round; 0: as none")
 
 
 class ServerAdaptive(Section):
