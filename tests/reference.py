@@ -122,3 +122,26 @@ def free_support(clouds, weights):
     cost = {order: np.square(a - b[list(order)]).sum() for order in itertools.permutations(range(len(b)))}
     best = list(min(cost, key=cost.get))
     return weights[0] * a + weights[1] * b[best]
+
+
+# --- server optimizers
+
+
+def server_step(x, aggregated, state, name, learning_rate=1.0, momentum=0.0, decay=0.0, beta1=0.0, beta2=0.0, tau=0.0):
+    """FedAvgM, a moving average, and Algorithm 2 of Reddi et al. 2021, a number at a time; `state` is changed."""
+    after = np.array(x, np.float64)
+    for j, (old, new) in enumerate(zip(x, aggregated, strict=True)):
+        d = new - old
+        if name == "ema":
+            after[j] = decay * old + (1 - decay) * new
+        elif name == "momentum":
+            state["v", j] = momentum * state.get(("v", j), 0.0) + d
+            after[j] = old + learning_rate * state["v", j]
+        else:
+            state["m", j] = beta1 * state.get(("m", j), 0.0) + (1 - beta1) * d
+            v = state.get(("v", j), tau**2)
+            sign = 1 if v > d * d else -1 if v < d * d else 0
+            v = v - (1 - beta2) * d * d * sign if name == "fedyogi" else beta2 * v + (1 - beta2) * d * d
+            state["v", j] = v
+            after[j] = old + learning_rate * state["m", j] / (v**0.5 + tau)
+    return after

@@ -31,7 +31,7 @@ ROOMS = {
     "feddual.algorithms": "one file each, client and server half together",
     "feddual.records": "paths and formats on disk, and what identifies an experiment",
     "feddual.probes": "the contract of measurements during training",
-    "feddual.training": "local loop, evaluation, workbench, the only round loop",
+    "feddual.training": "local loop, evaluation, workbench, server optimizers, the only round loop",
     "feddual.studies": "grids of runs, the choice of settings",
     "feddual.api": "what a notebook uses",
     "feddual.cli": "commands, progress, doctor, quickstart: parses, calls, prints",

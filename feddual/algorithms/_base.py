@@ -178,9 +178,20 @@ class Algorithm:
             weights: The initial weights, (layout.size,).
 
         Returns:
-            Arrays by name; types and shapes stay as they are here.
+            Arrays by name; types stay as they are here, and so do the shapes of what `broadcast` sends.
         """
         return {}
+
+    def broadcast(self, server: ServerState) -> Slots:
+        """What a client is sent besides the weights, and finds as `ctx.server`.
+
+        Args:
+            server: The server's state before the round.
+
+        Returns:
+            The server's slots, without those that it keeps to itself; by default all.
+        """
+        return server.slots
 
     def init_client(self, layout: Layout, weights: np.ndarray) -> Slots:
         """What a client keeps between rounds, before its first one.

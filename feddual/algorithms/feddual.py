@@ -18,13 +18,14 @@ averaged like the others.
 """
 
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
-from feddual import aggregation, barycenter
+from feddual import barycenter
 from feddual._lazy import tf
+from feddual.algorithms import _memory
 from feddual.algorithms._base import (
     Algorithm,
     Batch,
@@ -36,6 +37,8 @@ from feddual.algorithms._base import (
     Slots,
     Trained,
 )
+from feddual.algorithms._divergence import weight_divergence
+from feddual.algorithms.scaffold import SCAFFOLD, Correction
 from feddual.errors import UserError
 from feddual.experiment import plugins
 from feddual.experiment.schema import BarycenterName, Section
@@ -43,8 +46,21 @@ from feddual.functional import masks
 from feddual.functional.layout import Entry, Layout, update
 
 
+class _Sent(NamedTuple):
+    """What the server takes of a client besides its model."""
+
+    client_id: int
+    weight: float
+    source: np.ndarray  # for the masked layers, if there are any
+    displacement: np.ndarray  # of the whole vector, where it is used
+
+
 class FedDUAL(Algorithm):
-    """An adaptive loss at the clients, a barycenter of the last layers at the server."""
+    """An adaptive loss at the clients, a barycenter of the last layers at the server.
+
+    Not of the paper: with `memory`, mean and barycenter are of the last known displacements d_k of all clients seen so
+    far, x <- x + mean_k d_k and x <- x - eta_s B({-d_k}); with `control`, local steps are corrected as SCAFFOLD's.
+    """
 
     class Params(Section):
         """Keys of the `algorithm` section."""
@@ -85,6 +101,16 @@ class FedDUAL(Algorithm):
         server_lr: float = Field(1.0, ge=0, description="eta_s")
         match_norm: bool = Field(False, description="scale the step to the clients' mean displacement of the tensor")
 
+        memory: Literal["none", "displacements"] = Field(
+            "none",
+            description="displacements: mean and barycenter are of the last known displacements of all clients seen so "
+            "far, which the server keeps; with update_source pseudo",
+        )
+        control: Literal["none", "mean_grad"] = Field(
+            "none", description="mean_grad: local steps are corrected as SCAFFOLD's, at its communication"
+        )
+        correction: Correction = Field("pre", description="of control: added to the gradient, or after the step")
+
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "consistent": {},
         "literal": {
@@ -101,8 +127,21 @@ class FedDUAL(Algorithm):
     }  # fmt: skip
     default_preset = "consistent"
     former_presets: ClassVar[dict[str, str]] = {"paper": "literal"}
-    communication_text = "model / model + masked layers"
-    memory_text = "– (a number at each client with beta_mode previous_participation)"
+    communication_text = (
+        "model / model (+ masked layers with gradients as update_source; model / model more with control)"
+    )
+    memory_text = (
+        "– (a number at each client with beta_mode previous_participation; all clients' displacements at the server "
+        "with memory; a control at each client and the server with control)"
+    )
+
+    def __init__(self, params: Any, training: Any):
+        """Keep the settings, and the algorithm whose local steps and mean this one builds on."""
+        super().__init__(params, training)
+        self.base = Algorithm(params, training)
+        if params.control != "none":
+            settings = SCAFFOLD.Params(control=params.control, correction=params.correction)
+            self.base = SCAFFOLD(settings, training)
 
     def entries(self, layout: Layout) -> tuple[Entry, ...]:
         """The tensors the barycenter applies to."""
@@ -112,6 +151,10 @@ class FedDUAL(Algorithm):
         if self.params.barycenter == "free_support" and self.params.granularity != "tensor":
             said = f"{self.params.granularity!r} has no units to match"
             raise UserError(f"algorithm.granularity: {said}; free_support needs 'tensor'")
+        source = self.params.update_source
+        if self.params.memory == "displacements" and self.params.dynamic and source != "pseudo":
+            said = f"'displacements' is of no use to algorithm.update_source {source!r}"
+            raise UserError(f"algorithm.memory: {said}; use update_source 'pseudo', or memory 'none'")
 
     # --- client: the adaptive loss
 
@@ -120,14 +163,15 @@ class FedDUAL(Algorithm):
         return ("beta",) if self.params.adaptive and self.params.beta_mode != "per_step" else ()
 
     def init_client(self, layout: Layout, weights: np.ndarray) -> Slots:
-        if self.params.beta_mode != "previous_participation":
-            return {}
-        return {"accuracy": np.full(1, np.nan, np.float32)}
+        slots = self.base.init_client(layout, weights)
+        if self.params.beta_mode == "previous_participation":
+            slots["accuracy"] = np.full(1, np.nan, np.float32)
+        return slots
 
     def before_training(self, ctx: ClientContext) -> dict[str, Any]:
+        before = self.base.before_training(ctx)
         if not self.params.adaptive:
-            return {}
-        before: dict[str, Any] = {}
+            return before
         if self.params.beta_mode != "fixed_half":
             before["accuracy"] = ctx.accuracy(ctx.global_weights)
         if self.params.divergence == "logits":
@@ -186,7 +230,13 @@ class FedDUAL(Algorithm):
         scopes = self._scopes(ctx.layout)
         values = [scaled] if len(scopes) == 1 else [scaled[part] for part in scopes]
         parts = zip(values, ctx.before["anchors"], strict=True)
-        return tf.add_n([_weight_divergence(part, anchor, q, kind == "reverse_kl") for part, (anchor, q) in parts])
+        return tf.add_n([weight_divergence(part, anchor, q, kind == "reverse_kl") for part, (anchor, q) in parts])
+
+    def adjust_gradient(self, ctx: ClientContext, gradient: Any, weights: Any) -> Any:
+        return self.base.adjust_gradient(ctx, gradient, weights)
+
+    def after_step(self, ctx: ClientContext, weights: Any) -> Any:
+        return self.base.after_step(ctx, weights)
 
     # --- client: what it sends for the masked layers
 
@@ -198,12 +248,13 @@ class FedDUAL(Algorithm):
         return {"gradient": ctx.gradient(where, entries)}
 
     def finish_client(self, ctx: ClientContext, trained: Trained) -> tuple[Slots, Slots]:
-        slots = ctx.client
-        if slots and len(trained.epoch_accuracy):
-            slots = {"accuracy": trained.epoch_accuracy[-1:].astype(np.float32)}
+        payload, slots = self.base.finish_client(ctx, trained)
+        if "accuracy" in ctx.client:
+            last = trained.epoch_accuracy if len(trained.epoch_accuracy) else ctx.client["accuracy"]
+            slots = slots | {"accuracy": last[-1:].astype(np.float32)}
         where = masks.indices(self.entries(ctx.layout))
         if not len(where):
-            return {}, slots
+            return payload, slots
         moved = -update(trained.weights, ctx.global_weights)[where]
         kind, source = self.params.update_source, trained.extras.get("gradient", moved)
         if kind == "grad_end_sum":
@@ -212,32 +263,60 @@ class FedDUAL(Algorithm):
             source = moved / (self.training.learning_rate * max(trained.steps, 1))
         elif kind == "weights":
             source = trained.weights[where]
-        return {"source": np.asarray(source, np.float32)}, slots
+        return payload | {"source": np.asarray(source, np.float32)}, slots
 
     # --- server
 
     def init_server(self, layout: Layout, weights: np.ndarray) -> Slots:
-        return {"epsilon": np.array([self.params.epsilon])} if self.params.epsilon_decay < 1 else {}
+        slots = self.base.init_server(layout, weights)
+        if self.params.epsilon_decay < 1:
+            slots["epsilon"] = np.array([self.params.epsilon])
+        return slots | _memory.empty(layout.num_trainable) if self.params.memory == "displacements" else slots
+
+    def broadcast(self, server: ServerState) -> Slots:
+        return {name: value for name, value in server.slots.items() if name not in _memory.NAMES}
 
     def accumulate(self, acc: Any, result: ClientResult, server: ServerState) -> Any:
         models, clients = acc or (None, [])
-        weight = self.client_weight(result)
-        models = aggregation.add(models, result.weights, weight)
-        if "source" not in result.payload:
+        models = self.base.accumulate(models, result, server)
+        remembers = self.params.memory == "displacements"
+        if "source" not in result.payload and not remembers:
             return models, clients
-        displacement = update(result.weights, server.weights) if self.params.match_norm else None
-        return models, [*clients, (weight, result.payload["source"], displacement)]
+        nothing = np.zeros(0, np.float32)
+        moved = update(result.weights, server.weights) if self.params.match_norm or remembers else nothing
+        source = result.payload.get("source", nothing)
+        return models, [*clients, _Sent(result.client_id, self.client_weight(result), source, moved)]
 
     def finish(self, server: ServerState, acc: Any, layout: Layout, num_clients: int) -> Finished:
         models, clients = acc
-        weights = (models.total / models.weight).astype(np.float32)
-        if not clients:
-            return replace(server, weights=weights), {}
-        shares = np.array([weight for weight, _, _ in clients])
-        shares /= shares.sum()
-        sources = np.stack([source for _, source, _ in clients])
-        epsilon = float(server.slots["epsilon"][0]) if server.slots else self.params.epsilon
-        slots = {name: np.maximum(value * self.params.epsilon_decay, 1e-30) for name, value in server.slots.items()}
+        averaged, facts = self.base.finish(server, models, layout, num_clients)
+        weights, slots = averaged.weights, server.slots | averaged.slots
+        if self.params.memory == "displacements":
+            slots, clients = self._recalled(slots, clients, layout)
+            moved = np.stack([client.displacement for client in clients])
+            trainable = slice(layout.num_trainable)
+            weights[trainable] = server.weights[trainable] + _shares(clients) @ moved
+        if self.entries(layout):
+            facts |= {"barycenter": self._place_barycenters(server, weights, clients, layout)}
+            if "epsilon" in slots:
+                slots = slots | {"epsilon": np.maximum(slots["epsilon"] * self.params.epsilon_decay, 1e-30)}
+        return replace(server, weights=weights, slots=slots), facts
+
+    def _recalled(self, slots: Slots, clients: list[_Sent], layout: Layout) -> tuple[Slots, list[_Sent]]:
+        """The memory with this round's clients in it, and all it knows as if it had been sent now."""
+        ids, shares, _, displacements = zip(*clients, strict=True)
+        trained = [moved[: layout.num_trainable] for moved in displacements]
+        slots = slots | _memory.renew(slots, ids, shares, trained)
+        where = masks.indices(self.entries(layout))
+        rows = zip(*(slots[name] for name in _memory.NAMES), strict=True)
+        return slots, [_Sent(int(client), share, -moved[where], moved) for client, share, moved in rows]
+
+    def _place_barycenters(
+        self, server: ServerState, weights: np.ndarray, clients: list[_Sent], layout: Layout
+    ) -> dict[str, Any]:
+        """Put the masked layers' next values into the weights; facts of each barycenter."""
+        shares, sources = _shares(clients), np.stack([client.source for client in clients])
+        epsilon = float(server.slots["epsilon"][0]) if "epsilon" in server.slots else self.params.epsilon
         facts: dict[str, Any] = {}
         position = 0
         whole = self.params.granularity == "tensor"
@@ -256,12 +335,12 @@ class FedDUAL(Algorithm):
                     continue
                 step = self.params.server_lr * bar.vector
                 if self.params.match_norm and np.linalg.norm(bar.vector) > 0:
-                    wanted = np.mean([np.linalg.norm(moved[place]) for _, _, moved in clients])
+                    wanted = np.mean([np.linalg.norm(client.displacement[place]) for client in clients])
                     step *= wanted / np.linalg.norm(bar.vector)
                 weights[place] = server.weights[place] - step
             position += sum(len(group) for group in groups)
             facts[name] = found[0] if len(found) == 1 else _summary(found)
-        return replace(server, weights=weights, slots=slots), {"barycenter": facts}
+        return facts
 
     def _groups(self, layout: Layout) -> dict[str, list[np.ndarray]]:
         """For each tensor or layer of the mask, the positions within it that share a barycenter."""
@@ -294,32 +373,18 @@ class FedDUAL(Algorithm):
 
     def communication(self, layout: Layout) -> tuple[int, int]:
         extra = len(masks.indices(self.entries(layout))) if self.params.update_source.startswith("grad") else 0
-        return layout.size, layout.size + extra
+        down, up = self.base.communication(layout)
+        return down, up + extra
 
     @classmethod
     def fedavg_case(cls) -> dict[str, Any] | str:
         return {"algorithm.adaptive": False, "algorithm.dynamic": False}
 
 
-def _weight_divergence(values: Any, anchor: Any, q: Any, reverse: bool) -> Any:
-    """KL(p || q), or KL(q || p), of p = softmax(values) and q = softmax(anchor), with its gradient written out.
-
-    With moved = values - anchor and T = sum q e^moved:  p = q e^moved / T  and  log p - log q = moved - log T.
-    d KL(p || q) / dv = p (log p - log q - KL) = p (moved - sum p moved);   d KL(q || p) / dv = p - q.
-    """
-
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def divergence(values: Any) -> Any:
-        moved = values - anchor
-        powers = q * tf.exp(moved)
-        total = tf.reduce_sum(powers)
-        log_total = tf.math.log(total)
-        if reverse:
-            return log_total - tf.reduce_sum(q * moved), lambda change: change * (powers / total - q)
-        mean = tf.reduce_sum(powers * moved) / total
-        return mean - log_total, lambda change: powers * (moved - mean) * (change / total)
-
-    return divergence(values)
+def _shares(clients: list[_Sent]) -> np.ndarray:
+    """The clients' weights, so that they sum to one."""
+    shares = np.array([client.weight for client in clients])
+    return shares / shares.sum()
 
 
 def _summary(found: list[dict[str, Any]]) -> dict[str, Any]:

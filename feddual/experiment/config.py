@@ -19,14 +19,20 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, create_model
 
 from feddual.errors import UserError
-from feddual.experiment import plugins
-from feddual.experiment.schema import ExecutorName, Preprocess, Section, SinkName
+from feddual.experiment import messages, plugins
+from feddual.experiment.schema import ExecutorName, Preprocess, Section, ServerNone, ServerOptimizer, SinkName
 
 Source = Union[str, Path, Mapping[str, Any], "Experiment"]
 
 _HELD_OUT = (
     "share of the training data that is kept from the clients and tested on instead of the test set, which stays "
     "unopened: for choosing settings"
+)
+
+
+_SERVER = (
+    "what becomes of the aggregated model: none, momentum (learning_rate, momentum), ema (decay), fedadam or fedyogi "
+    "(learning_rate, beta1, beta2, tau)"
 )
 
 
@@ -43,6 +49,7 @@ class Training(Section):
     weight_decay: float = Field(0.0, ge=0, description="added to the gradient, times the weights")
     clip_norm: float | None = Field(None, gt=0, description="largest norm of a step's whole gradient")
     weighting: Literal["uniform", "num_examples"] = Field("uniform", description="of the clients in the average")
+    server: ServerOptimizer = Field(ServerNone(), discriminator="name", description=_SERVER)
 
 
 class Evaluation(Section):
@@ -200,7 +207,7 @@ def resolve(source: Source, overrides: Mapping[str, Any] | None = None) -> Exper
     override = nest(overrides or {})
     given = {**file, **override}
     known = sorted(Experiment.model_fields)
-    problems = [f"{key}: {_unknown(key, known)}" for key in given if key not in known]
+    problems = [f"{key}: {messages.unknown(key, known)}" for key in given if key not in known]
     for key, value in given.items():
         if key in _EXAMPLES and not isinstance(value, Mapping):
             problems.append(f"{key}: {value!r} is not a mapping; for example {{name: {_EXAMPLES[key]}}}")
@@ -209,7 +216,7 @@ def resolve(source: Source, overrides: Mapping[str, Any] | None = None) -> Exper
 
     for section in _EXAMPLES:
         file[section] = _keys_of_variant(section, file.get(section, {}), override.get(section, {}))
-    given = merge(file, override)
+    given = _with_one_server(file, override)
 
     section_class("algorithm", given["algorithm"])  # a name, and a known one
     algorithm = plugins.find("algorithms", given["algorithm"]["name"])
@@ -222,7 +229,7 @@ def resolve(source: Source, overrides: Mapping[str, Any] | None = None) -> Exper
             raise UserError(f"{said}; {plugins.allowed(preset, sorted(algorithm.presets))}")
         defaults = merge(defaults, {"algorithm": algorithm.presets[preset]})
         given = merge(given, {"algorithm": {"preset": preset}})
-    return _validate(merge(defaults, given))
+    return _validate(_with_one_server(defaults, given))
 
 
 def load(source: Source) -> dict[str, Any]:
@@ -291,6 +298,18 @@ def merge(weak: Mapping[str, Any], strong: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def _with_one_server(weak: Mapping[str, Any], strong: Mapping[str, Any]) -> dict[str, Any]:
+    """Merged; a server optimizer of another name takes no keys of the weaker one."""
+    known, chosen = (_mapping(_mapping(part.get("training")).get("server")) for part in (weak, strong))
+    if chosen.get("name", known.get("name")) != known.get("name"):
+        weak = merge(weak, {"training": {"server": None}})
+    return merge(weak, strong)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}  # what is none is told when it is validated
+
+
 def _keys_of_variant(section: str, file: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
     """The file's keys, without those that a variant picked by an override lacks."""
     picks_path = section == "dataset" and "path" in override
@@ -308,12 +327,12 @@ def _validate(values: dict[str, Any]) -> Experiment:
         try:
             parsed[section] = cls.model_validate(values[section])
         except ValidationError as error:
-            problems += _readable(error, cls, section)
+            problems += messages.readable(error, cls, section)
             parsed[section] = Section()  # so that the rest is still checked
     try:
         experiment = Experiment.model_validate(parsed)
     except ValidationError as error:
-        problems += _readable(error, Experiment)
+        problems += messages.readable(error, Experiment)
     if problems:
         raise UserError("\n".join(dict.fromkeys(problems)))
     _check_together(experiment)
@@ -331,41 +350,6 @@ def _check_together(experiment: Experiment) -> None:
         raise UserError(f"training.momentum: {said}; use optimizer 'sgd' or leave momentum at 0")
     algorithm = plugins.find("algorithms", getattr(experiment.algorithm, "name"))  # noqa: B009 - every section has one
     algorithm(experiment.algorithm, training).check(experiment)
-
-
-# --- messages -------------------------------------------------------------------------------------------------------
-
-
-def _readable(error: ValidationError, cls: type[BaseModel], prefix: str = "") -> list[str]:
-    lines = []
-    for item in error.errors():
-        # The branches of a union ("int", "constrained-int", "literal['all']") are no keys of the user's.
-        branch = re.compile(r"literal\[|constrained-|int$|float$")
-        location = [part for part in map(str, item["loc"]) if not branch.match(part)]
-        path = ".".join([prefix, *location] if prefix else location)
-        if item["type"] == "extra_forbidden":
-            lines.append(f"{path}: {_unknown(location[-1], _siblings(cls, location))}")
-        elif item["type"] == "value_error":  # what `plugins` says of a name
-            lines.append(f"{path}: {item['ctx']['error']}")
-        elif item["type"] == "missing":
-            lines.append(f"{path}: is required")
-        else:
-            message = re.sub(r"^Input should be", "it should be", item["msg"])
-            lines.append(f"{path}: {item['input']!r} is not allowed; {message}")
-    return lines
-
-
-def _siblings(cls: type[BaseModel], location: Sequence[str]) -> list[str]:
-    for key in location[:-1]:
-        annotation = cls.model_fields[key].annotation if key in cls.model_fields else None
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            return []
-        cls = annotation
-    return sorted(cls.model_fields)
-
-
-def _unknown(key: str, allowed: Sequence[str]) -> str:
-    return f"unknown key; {plugins.allowed(key, allowed)}" if allowed else "unknown key"
 
 
 class _Loader(yaml.SafeLoader):

@@ -20,11 +20,23 @@ def commented_yaml(experiment: Experiment) -> str:
             cls: Any = section_class(key, value) if key in VARIANTS else field.annotation
             doc = (inspect.getdoc(cls) or "").splitlines()
             lines += ["", f"{key}:" + (f"  # {doc[0]}" if doc else "")]
-            for name, inner in value.items():
-                lines.append(_line(f"  {name}: {_yaml(inner)}", _note(cls, name)))
+            lines += _lines(cls, value, getattr(experiment, key), "  ")
         else:
             lines.append(_line(f"{key}: {_yaml(value)}", _note(Experiment, key)))
     return "\n".join(lines) + "\n"
+
+
+def _lines(cls: type[BaseModel], values: dict[str, Any], section: BaseModel, indent: str) -> list[str]:
+    """The keys of a section; those of one within it stand below its own."""
+    lines = []
+    for name, value in values.items():
+        inner = getattr(section, name, None)
+        if isinstance(inner, BaseModel):
+            lines.append(_line(f"{indent}{name}:", _note(cls, name)))
+            lines += _lines(type(inner), value, inner, indent + "  ")
+        else:
+            lines.append(_line(f"{indent}{name}: {_yaml(value)}", _note(cls, name)))
+    return lines
 
 
 def _line(text: str, note: str) -> str:

@@ -1,4 +1,4 @@
-"""The base of every config section, and number types that several sections share."""
+"""The base of every config section, the sections of server optimizers, and types that several sections share."""
 
 from functools import partial
 from typing import Annotated, Literal
@@ -13,6 +13,44 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
+
+# --- what the server does with an aggregated model, one section for each name; feddual/training/server.py does it
+
+
+class ServerNone(Section):
+    """The aggregated model is the next one."""
+
+    name: Literal["none"] = "none"
+
+
+class ServerMomentum(Section):
+    """FedAvgM (Hsu et al. 2019): v <- momentum v + change, x <- x + learning_rate v."""
+
+    name: Literal["momentum"]
+    learning_rate: float = Field(0.1, gt=0, description="of the server's step; 1 - momentum: as long as without")
+    momentum: float = Field(0.9, ge=0, lt=1, description="share of the last step's velocity that is kept")
+
+
+class ServerEma(Section):
+    """An exponential moving average of the aggregated models: x <- decay x + (1 - decay) aggregated."""
+
+    name: Literal["ema"]
+    decay: float = Field(0.5, ge=0, lt=1, description="share of the model that stays each round; 0: as none")
+
+
+class ServerAdaptive(Section):
+    """FedAdam and FedYogi (Reddi et al. 2021): Adam or Yogi on the change, without bias correction."""
+
+    name: Literal["fedadam", "fedyogi"]
+    learning_rate: float = Field(0.003, gt=0, description="of the server's step")
+    beta1: float = Field(0.9, ge=0, lt=1, description="share of the mean change that is kept")
+    beta2: float = Field(0.99, ge=0, lt=1, description="share of the mean squared change that is kept")
+    tau: float = Field(1e-3, gt=0, description="added to its root; larger is less adaptive")
+
+
+ServerOptimizer = ServerNone | ServerMomentum | ServerEma | ServerAdaptive
+
+# --- types that several sections share
 
 NumClients = Annotated[int, Field(ge=1, description="clients in the federation")]
 Alpha = Annotated[float, Field(gt=0, description="Dirichlet concentration; smaller is more skewed")]

@@ -146,7 +146,7 @@ def kept(run: RunDir, weights: bool) -> Kept:
             found.surfaces[path.name] = {"manifest": json.dumps(read_manifest(path)), **_single(arrays)}
     checkpoint = run.last_good_checkpoint() if weights else None
     if checkpoint is not None:  # clients' states belong to resuming, which a slim run cannot
-        found.checkpoint = replace(checkpoint, server_slots={}, client_states={})
+        found.checkpoint = replace(checkpoint, server_slots={}, client_states={}, optimizer_slots={})
     return found
 
 

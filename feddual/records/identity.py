@@ -85,11 +85,11 @@ def differences(values: Values) -> dict[str, Any]:
     own = {key: values[key] for key in ("dataset", "partition", "model")}
     own["training"] = {"clients_per_round": values["training"]["clients_per_round"]}  # belongs to the partition
     source = experiment if experiment in config.preset_names() else own
-    base = config.resolve(source, {"algorithm.name": values["algorithm"]["name"]}).to_dict()
+    base = flat(config.resolve(source, {"algorithm.name": values["algorithm"]["name"]}).to_dict())
     return {
-        f"{section}.{key}": value
+        key: value
         for section, part in essential(values).items()
         if section != "evaluation" and isinstance(part, Mapping)
-        for key, value in part.items()
-        if f"{section}.{key}" not in UNTOLD and base[section].get(key) != value
+        for key, value in flat(part, f"{section}.").items()
+        if key not in UNTOLD and base.get(key) != value
     }

@@ -3,7 +3,7 @@
     config.yaml  environment.json  partition.npz
     metrics.jsonl  clients.jsonl      a row per round, a row per client and round: only what config and seed determine
     timings.jsonl                     seconds and bytes of memory: what the machine determines
-    checkpoints/round-00050.npz       weights, layout, server/<slot>, hashes of client states
+    checkpoints/round-00050.npz       weights, layout, server/<slot>, optimizer/<slot>, hashes of client states
     client_state/<client>-<hash>.npz  slots of a client, as a checkpoint refers to them
     probes/  surfaces/  sharpness/    measurements
     events/                           TensorBoard
@@ -20,7 +20,7 @@ import warnings
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ class Checkpoint:
     layout: Layout
     server_slots: dict[str, np.ndarray]
     client_states: dict[int, str]  # client -> hash of its state
+    optimizer_slots: dict[str, np.ndarray] = field(default_factory=dict)  # of the server's optimizer
 
 
 class RunDir:
@@ -175,7 +176,8 @@ class RunDir:
             "layout": np.array(json.dumps(checkpoint.layout.to_list())),
             "client_states": np.array(json.dumps(dict(sorted(checkpoint.client_states.items())))),
         }
-        arrays |= {f"server/{name}": value for name, value in checkpoint.server_slots.items()}
+        for owner, slots in (("server", checkpoint.server_slots), ("optimizer", checkpoint.optimizer_slots)):
+            arrays |= {f"{owner}/{name}": value for name, value in slots.items()}
         atomic_write(self.checkpoint_path(checkpoint.round_index), npz_bytes(**arrays))
 
     def read_checkpoint(self, round_index: int) -> Checkpoint:
@@ -198,8 +200,11 @@ class RunDir:
         for client, digest in states.items():
             if not self.client_state_path(client, digest).is_file():
                 raise UserError(f"{path}: the state of client {client} it refers to is missing")
-        slots = {name.removeprefix("server/"): value for name, value in values.items()}
-        return Checkpoint(round_index, weights, layout, slots, states)
+        slots: dict[str, dict[str, np.ndarray]] = {"server": {}, "optimizer": {}}
+        for name, value in values.items():
+            owner, _, slot = name.partition("/")
+            slots[owner][slot] = value
+        return Checkpoint(round_index, weights, layout, slots["server"], states, slots["optimizer"])
 
     def last_good_checkpoint(self) -> Checkpoint | None:
         """The newest checkpoint that can be read; damaged ones are named in a warning.

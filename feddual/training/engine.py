@@ -4,7 +4,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from feddual.functional.layout import layer_norms, update
 from feddual.records import sinks
 from feddual.records.identity import changes
 from feddual.records.run_dir import Checkpoint, RunDir
+from feddual.training import server as server_optimizer
 from feddual.training import workbench
 from feddual.training.evaluation import all_metrics, classification_metrics, mean_metrics
 from feddual.training.local import ClientTask
@@ -131,6 +132,7 @@ class RunUnderWay:
 
         initial = self.bench.initial_weights()
         self.server = ServerState(initial, self.algorithm.init_server(self.layout, initial))
+        self.optimizer_slots = server_optimizer.init(experiment.training.server, self.layout.num_trainable)
         saved: dict[int, str] = {}
         self.first = 1
         found = run.last_good_checkpoint() if run.exists else None
@@ -138,7 +140,7 @@ class RunUnderWay:
             if found.layout != self.layout:
                 both = f"{found.layout} against {self.layout}"
                 raise UserError(f"{run.path}: its checkpoints are of another model; {both}")
-            self.server = ServerState(found.weights, found.server_slots)
+            self.server, self.optimizer_slots = ServerState(found.weights, found.server_slots), found.optimizer_slots
             saved, self.first = found.client_states, found.round_index + 1
         self.states = ClientStates(run, saved, self.algorithm.init_client(self.layout, initial))
 
@@ -202,7 +204,7 @@ class RunUnderWay:
         self.reporters = [sinks.create(name, run.path, experiment.to_dict(), history) for name in experiment.sinks]
         self.executor = executors.create(experiment.runtime)
         if 0 in experiment.checkpoint.rounds and done == 0:
-            run.write_checkpoint(Checkpoint(0, self.server.weights, self.layout, self.server.slots, {}))
+            run.write_checkpoint(self._checkpoint(0, {}))
 
     def _view(self, probe: probes.Probe, round_index: int, previous: ServerState) -> probes.RoundView:
         folder, weights = self.run.probe_path(probe.name), (previous.weights, self.server.weights)
@@ -213,7 +215,7 @@ class RunUnderWay:
         per_round = self.experiment.training.clients_per_round
         clients = seeding.sample_clients(self.experiment.seed, tally.round_index, federation.num_clients, per_round)
         tally.measured = {probe.name: {} for probe in tally.due}
-        sent = (server.weights, server.slots)
+        sent = (server.weights, self.algorithm.broadcast(server))
         tasks = [
             ClientTask(self.identity, tally.round_index, c, *sent, self.states.get(c), tally.due, self.total)
             for c in map(int, clients)
@@ -239,8 +241,12 @@ class RunUnderWay:
         """The server's next state, from what the clients sent, if any of it was finite; facts of the round."""
         if tally.acc is None:
             return {}
-        clients = self.bench.federation.num_clients
-        self.server, facts = self.algorithm.finish(self.server, tally.acc, self.layout, clients)
+        clients, sent = self.bench.federation.num_clients, self.server.weights
+        aggregated, facts = self.algorithm.finish(self.server, tally.acc, self.layout, clients)
+        weights, self.optimizer_slots = server_optimizer.step(
+            self.experiment.training.server, sent, aggregated.weights, self.optimizer_slots, self.layout.num_trainable
+        )
+        self.server = replace(aggregated, weights=weights)
         return facts
 
     def _test(self, round_index: int) -> dict[str, Any]:
@@ -289,11 +295,14 @@ class RunUnderWay:
             reporter.record(metrics)
 
     def _save(self, round_index: int) -> None:
-        policy, server = self.experiment.checkpoint, self.server
+        policy = self.experiment.checkpoint
         if round_index % policy.every == 0 or round_index in policy.rounds or round_index == self.total:
-            saved = Checkpoint(round_index, server.weights, self.layout, server.slots, self.states.save())
-            self.run.write_checkpoint(saved)
+            self.run.write_checkpoint(self._checkpoint(round_index, self.states.save()))
             self.run.prune(policy.keep, policy.rounds)
+
+    def _checkpoint(self, round_index: int, client_states: dict[int, str]) -> Checkpoint:
+        kept = (self.server.slots, client_states, self.optimizer_slots)
+        return Checkpoint(round_index, self.server.weights, self.layout, *kept)
 
 
 def worker_view(experiment: Experiment) -> str:

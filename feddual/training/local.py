@@ -17,7 +17,7 @@ import numpy as np
 
 from feddual import seeding
 from feddual._lazy import tf
-from feddual.algorithms._base import Algorithm, Batch, ClientContext, ClientResult, Outputs, Slots, Trained
+from feddual.algorithms._base import Algorithm, Batch, ClientContext, ClientResult, Outputs, ServerState, Slots, Trained
 from feddual.functional.layout import Entry, Layout, layer_norms, update
 from feddual.functional.network import Forward
 
@@ -33,7 +33,7 @@ class ClientTask:
     round_index: int
     client_id: int
     weights: np.ndarray
-    server_slots: Slots = field(default_factory=dict)
+    server_slots: Slots = field(default_factory=dict)  # those that the algorithm sends
     client_slots: Slots = field(default_factory=dict)
     probes: tuple[Any, ...] = ()
     num_rounds: int = 0  # of the whole run
@@ -128,7 +128,8 @@ class LocalTraining:
         def specs(slots: Slots) -> dict[str, Any]:
             return {name: tf.TensorSpec(np.shape(value), np.asarray(value).dtype) for name, value in slots.items()}
 
-        server, client = self.algorithm.init_server(self.layout, blank), self.algorithm.init_client(self.layout, blank)
+        server = self.algorithm.broadcast(ServerState(blank, self.algorithm.init_server(self.layout, blank)))
+        client = self.algorithm.init_client(self.layout, blank)
         weights, inputs = tf.TensorSpec([self.layout.size]), tf.TensorSpec([None, *self.forward.input_shape])
         shapes: tuple[list[int | None], ...] = (
             [None],

@@ -130,7 +130,7 @@ class Known:
         for client in clients:
             data = np.repeat(self.ROWS[client][None], self.SIZES[client], 0).astype(np.float32)
             labels = np.full(self.SIZES[client], self.CURVATURES[client] - 1, np.int32)
-            task = ClientTask("", 1, client, x, self.server.slots, self.slots[client])
+            task = ClientTask("", 1, client, x, self.algorithm.broadcast(self.server), self.slots[client])
             results.append(self.training.train(task, data, labels, 0)[0])
             self.slots[client] = results[-1].slots
         self.server = serve(self.algorithm, self.server, results, self.layout, len(self.SIZES))
@@ -756,7 +756,9 @@ def test_masks():
     [("fedavg", 92, 92, {}), ("fedprox", 92, 92, {}), ("fednova", 92, 92, {}), ("moon", 92, 92, {}),
      ("feddyn", 92, 92, {}), ("scaffold", 184, 184, {}), ("fedpvr", 128, 128, {"algorithm__mask": "output"}),
      ("feddual", 92, 128, {"algorithm__mask": "output", "algorithm__update_source": "grad_end_mean"}),
-     ("feddual", 92, 92, {"algorithm__mask": "output"}), ("fedbn", 89, 89, BN)],
+     ("feddual", 92, 92, {"algorithm__mask": "output"}), ("fedbn", 89, 89, BN),
+     ("feddual", 92, 92, {"algorithm__memory": "displacements"}),
+     ("feddual", 184, 184, {"algorithm__control": "mean_grad"})],
 )  # fmt: skip
 def test_what_is_communicated(name, down, up, settings):
     """The model has 6*8 + 8 + 8*4 + 4 = 92 values, its output 36; the BN model 89 besides BN's 20."""

@@ -16,11 +16,22 @@ from tests import helpers
 from tests.helpers import tiny
 
 ALGORITHMS = [*algorithms.names(), "tests.helpers:Counting"]
-every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+# Settings of theirs that change what is kept and sent: the same questions again.
+DISPLACED = {"algorithm__name": "feddual", "algorithm__update_source": "pseudo", "algorithm__mask": "output"}
+SETTINGS = {
+    "feddual with memory": {**DISPLACED, "algorithm__memory": "displacements"},
+    "feddual with control": {**DISPLACED, "algorithm__control": "mean_grad"},
+    "feddual with both": {**DISPLACED, "algorithm__memory": "displacements", "algorithm__control": "mean_grad"},
+}
+every_algorithm = pytest.mark.parametrize("name", [*ALGORITHMS, *SETTINGS])
+
+
+def asked(name, **overrides):
+    return tiny(**{"algorithm__name": name, **SETTINGS.get(name, {}), **overrides})
 
 
 def run(name, out, **overrides):
-    return api.run(tiny(algorithm__name=name, **overrides), out=out, progress=False)
+    return api.run(asked(name, **overrides), out=out, progress=False)
 
 
 def weights_of(run):
@@ -37,7 +48,7 @@ def test_same_seed_same_bits_and_other_seed_other_bits(name, tmp_path):
 
 @every_algorithm
 def test_slots_keep_their_names_shapes_and_types_and_one_trace_serves_all(name):
-    bench = workbench(worker_view(tiny(algorithm__name=name)))
+    bench = workbench(worker_view(asked(name)))
     algorithm, layout = bench.algorithm, bench.network.layout
     weights = bench.initial_weights()
     server = ServerState(weights, algorithm.init_server(layout, weights))
@@ -46,17 +57,22 @@ def test_slots_keep_their_names_shapes_and_types_and_one_trace_serves_all(name):
     def shape(slots):
         return {key: (np.shape(value), np.asarray(value).dtype) for key, value in slots.items()}
 
-    before = shape(server.slots), shape(clients[0])
+    def shapes():  # what the server keeps to itself may grow
+        types = {key: np.asarray(value).dtype for key, value in server.slots.items()}
+        return shape(algorithm.broadcast(server)), types, shape(clients[0])
+
+    before = shapes()
     for round_index in (1, 2):
         results = []
         for client, slots in clients.items():
             identity = worker_view(bench.experiment)
-            result = train_client(ClientTask(identity, round_index, client, server.weights, server.slots, slots))
+            sent = (server.weights, algorithm.broadcast(server))
+            result = train_client(ClientTask(identity, round_index, client, *sent, slots))
             assert result.is_finite
             clients[client] = result.slots
             results.append(result)
         server = helpers.serve(algorithm, server, results, layout, 6)
-        assert (shape(server.slots), shape(clients[0])) == before
+        assert shapes() == before
         assert server.weights.dtype == np.float32
         assert server.weights.shape == (layout.size,)
     assert bench.training.run[""].experimental_get_tracing_count() == 1
@@ -69,7 +85,7 @@ def test_it_learns(name, tmp_path):
     assert done.metrics["num_set_aside"].sum() == 0
 
 
-@every_algorithm
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_its_fedavg_case_is_fedavg(name, tmp_path):
     case = algorithms.find(name).fedavg_case()
     if isinstance(case, str):
@@ -87,7 +103,7 @@ def test_its_fedavg_case_is_fedavg(name, tmp_path):
 def test_stopping_and_resuming_equals_running_through(name, tmp_path):
     whole = run(name, tmp_path / "whole", training__rounds=5)
     run(name, tmp_path / "parts", training__rounds=3)
-    parts = api.run(tiny(algorithm__name=name, training__rounds=5), out=tmp_path / "parts", resume=True, progress=False)
+    parts = api.run(asked(name, training__rounds=5), out=tmp_path / "parts", resume=True, progress=False)
     for file in ("metrics.jsonl", "clients.jsonl", "checkpoints/round-00005.npz"):
         assert (whole.path / file).read_bytes() == (parts.path / file).read_bytes()
 
@@ -95,11 +111,11 @@ def test_stopping_and_resuming_equals_running_through(name, tmp_path):
 @every_algorithm
 def test_the_order_of_clients_does_not_matter(name, tmp_path):
     """Another executor may return clients in any order of work; results are taken in by client id."""
-    bench = workbench(worker_view(tiny(algorithm__name=name)))
+    bench = workbench(worker_view(asked(name)))
     algorithm, layout, weights = bench.algorithm, bench.network.layout, bench.initial_weights()
     server = ServerState(weights, algorithm.init_server(layout, weights))
-    slots = algorithm.init_client(layout, weights)
-    results = [train_client(ClientTask(worker_view(bench.experiment), 1, client, weights, server.slots, slots))
+    slots, sent = algorithm.init_client(layout, weights), algorithm.broadcast(server)
+    results = [train_client(ClientTask(worker_view(bench.experiment), 1, client, weights, sent, slots))
                for client in (2, 0, 1)]  # fmt: skip
     finished = [helpers.serve(algorithm, server, order, layout, 6).weights for order in (results, results[::-1])]
     np.testing.assert_allclose(finished[0], finished[1], rtol=1e-6, atol=1e-7)
@@ -119,11 +135,11 @@ def test_identical_clients_agree_and_the_server_takes_their_model(name, weightin
     FedDyn's server goes on: h = -alpha copies / 6 (y - x), so x' = y - h / alpha = y + copies / 6 (y - x).
     """
     settings = {"training__weighting": weighting, "training__local_epochs": epochs, **DISPLACEMENTS.get(name, {})}
-    bench = workbench(worker_view(tiny(algorithm__name=name, **settings)))
+    bench = workbench(worker_view(asked(name, **settings)))
     algorithm, layout, weights = bench.algorithm, bench.network.layout, bench.initial_weights()
     server = ServerState(weights, algorithm.init_server(layout, weights))
     slots = algorithm.init_client(layout, weights)
-    task = ClientTask(worker_view(bench.experiment), 1, 2, weights, server.slots, slots)
+    task = ClientTask(worker_view(bench.experiment), 1, 2, weights, algorithm.broadcast(server), slots)
     results = [train_client(task) for _ in range(copies)]
     y = results[0].weights
     assert all((result.weights == y).all() for result in results)

@@ -41,6 +41,17 @@ def test_another_variant_drops_the_keys_it_lacks():
         config.resolve("paper-fmnist", {"partition.name": "iid", "partition.alpha": 0.5})
 
 
+def test_another_server_optimizer_takes_no_keys_of_the_one_before():
+    first = config.resolve(TINY, {"training.server": {"name": "momentum", "momentum": 0.5}})
+    assert first.training.server.model_dump() == {"name": "momentum", "learning_rate": 0.1, "momentum": 0.5}
+    assert config.resolve(first, {"training.server.learning_rate": 0.5}).training.server.momentum == 0.5
+    for name, keys in {"none": set(), "ema": {"decay"}, "fedadam": {"learning_rate", "beta1", "beta2", "tau"}}.items():
+        assert set(config.resolve(first, {"training.server.name": name}).training.server.model_dump()) == {
+            "name",
+            *keys,
+        }
+
+
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
@@ -54,6 +65,11 @@ def test_another_variant_drops_the_keys_it_lacks():
         ("training.round", 5, r"training\.round: unknown key; did you mean 'rounds'\? allowed: batch_size,"),
         ("training.clients_per_round", 7, r"training\.clients_per_round: 7 is more than partition\.num_clients = 6"),
         ("training.momentum", 0.9, r"training\.momentum: 0\.9 has no meaning with training\.optimizer 'adam'"),
+        ("training.server.name", "emma", r"training\.server\.name: 'emma' is unknown; did you mean 'ema'\? allowed: n"),
+        ("training.server.decay", 0.5, r"training\.server\.name: is required; allowed: none, momentum, ema, fedadam"),
+        ("training.server", {"name": "ema", "decay": 1}, r"training\.server\.decay: 1 is not allowed; .* less than 1"),
+        ("training.server", {"name": "ema", "tau": 1}, r"training\.server\.tau: unknown key; allowed: decay, name"),
+        ("training.server", {"name": "fedyogi", "tau": 0}, r"training\.server\.tau: 0 is not allowed; .* greater than"),
         ("training.optimizer", "lamb", r"training\.optimizer: 'lamb' is not allowed; it should be 'adam' or 'sgd'"),
         ("dataset.name", "imagenet", r"dataset\.name: 'imagenet' is unknown; allowed: cifar10, cifar100, fmnist,"),
         ("model.name", "resnet", r"model\.name: 'resnet' is unknown; .*allowed: lenet5,"),
@@ -114,3 +130,6 @@ def test_the_commented_yaml_is_the_experiment():
         text = commented_yaml(experiment)
         assert config.resolve(yaml.load(text, config._Loader)) == experiment
         assert "# communication rounds; ≥ 1" in text
+    smoothed = config.resolve("quickstart", {"training.server.name": "ema"})
+    assert config.resolve(yaml.load(commented_yaml(smoothed), config._Loader)) == smoothed
+    assert "# share of the model that stays each round" in commented_yaml(smoothed)

@@ -33,6 +33,18 @@ def test_place_pace_and_seed_do_not_make_another_experiment():
     assert longer.without_rounds == identity(resolved()).without_rounds
 
 
+def test_a_config_from_before_there_were_server_optimizers_is_the_same_experiment():
+    old = resolved()
+    del old["training"]["server"]
+    for key in ("memory", "control", "correction"):
+        del old["algorithm"][key]
+    again = config.resolve(old).to_dict()
+    assert again == resolved()
+    assert identity(again) == identity(resolved())
+    assert differences(old) == {}
+    assert identity(resolved(training__server__name="ema")) != identity(resolved())
+
+
 def test_runs_of_one_experiment_come_together_by_seed():
     configs = {"b": resolved(seed=2), "x": resolved(training__learning_rate=0.5), "a": resolved(seed=0)}
     assert by_experiment(configs) == [["a", "b"], ["x"]]
@@ -47,6 +59,8 @@ def test_differences_are_from_the_papers_experiment():
     assert differences(resolved(seed=4, training__rounds=5, training__learning_rate=0.5)) == {
         "training.learning_rate": 0.5
     }
+    smoothed = resolved(training__server={"name": "ema", "decay": 0.5})
+    assert differences(smoothed) == {"training.server.name": "ema", "training.server.decay": 0.5}
     assert flat({"a": {"b": {"c": 1}}, "d": [2]}) == {"a.b.c": 1, "d": [2]}
 
 
