@@ -17,7 +17,7 @@ from tests.helpers import tiny
 # Softmax regression, plain cross-entropy: the kernel is the body, the four biases are the head.
 HEAD = slice(24, 28)
 PLAIN = {"algorithm__adaptive": False, "algorithm__update_source": "pseudo", "algorithm__mask": "output/bias"}
-BARYCENTER = {**PLAIN, "algorithm__epsilon": 0.02, "algorithm__server_lr": 0.5}
+BARYCENTER = {"algorithm__epsilon_relative": False, **PLAIN, "algorithm__epsilon": 0.02, "algorithm__server_lr": 0.5}
 MEMORY = {"algorithm__memory": "displacements"}
 CONTROL = {"algorithm__control": "mean_grad"}
 
