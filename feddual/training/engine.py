@@ -132,7 +132,7 @@ class RunUnderWay:
 
         initial = self.bench.initial_weights()
         self.server = ServerState(initial, self.algorithm.init_server(self.layout, initial))
-        self.optimizer_slots = server_optimizer.init(experiment.training.server, self.layout.num_trainable)
+        self.optimizer_slots = server_optimizer.init(experiment.training.server, initial, self.layout.num_trainable)
         saved: dict[int, str] = {}
         self.first = 1
         found = run.last_good_checkpoint() if run.exists else None
@@ -247,6 +247,8 @@ class RunUnderWay:
             self.experiment.training.server, sent, aggregated.weights, self.optimizer_slots, self.layout.num_trainable
         )
         self.server = replace(aggregated, weights=weights)
+        models = self.algorithm.evaluation_weights(self.server, self.layout)
+        self.optimizer_slots = server_optimizer.averaged(self.experiment.training.server, models, self.optimizer_slots)
         return facts
 
     def _test(self, round_index: int) -> dict[str, Any]:
@@ -256,7 +258,8 @@ class RunUnderWay:
         evaluator, num_classes = self.bench.evaluator, self.bench.federation.dataset.num_classes
         measure = all_metrics if self.experiment.evaluation.metrics == "all" else classification_metrics
         found = []
-        for model in np.atleast_2d(self.algorithm.evaluation_weights(self.server, self.layout)):
+        models = self.algorithm.evaluation_weights(self.server, self.layout)
+        for model in np.atleast_2d(server_optimizer.tested(self.optimizer_slots, models)):
             parts = evaluator.slices(self.executor.workers)
             tasks = [workbench.EvaluationTask(self.identity, model, *part) for part in parts]
             logits = np.concatenate(list(self.executor.imap("feddual.training.workbench:answers", tasks)))

@@ -41,7 +41,8 @@ def weights_of(run, round_index=None):
 
 def two_steps(settings):
     """Weights 1 and -2, and a moving statistic, towards two aggregated models; where both steps lead."""
-    slots, x, found = server.init(settings, 2), np.float32([1, -2, 5]), []
+    x, found = np.float32([1, -2, 5]), []
+    slots = server.init(settings, x, 2)
     for aggregated in (np.float32([3, -1, 7]), np.float32([6, -2, 8])):
         x, slots = server.step(settings, x, aggregated, slots, 2)
         found.append(x.tolist())
@@ -57,7 +58,31 @@ def test_momentum_by_hand():
 
 def test_a_moving_average_by_hand():
     """3/4 (1, -2) + 1/4 (3, -1) = (1.5, -1.75); 3/4 of that + 1/4 (6, -2) = (2.625, -1.8125)."""
-    assert two_steps(ServerEma(name="ema", decay=0.75)) == [[1.5, -1.75, 7], [2.625, -1.8125, 8]]
+    settings = ServerEma(name="ema", decay=0.75)
+    assert two_steps(settings) == [[3, -1, 7], [6, -2, 8]]
+    slots = server.init(settings, np.float32([1, -2]), 2)
+    for model, average in (([3, -1], [1.5, -1.75]), ([6, -2], [2.625, -1.8125])):
+        slots = server.averaged(settings, np.float32(model), slots)
+        assert server.tested(slots, np.float32(model)).tolist() == average
+    with pytest.raises(feddual.UserError, match=r"'ema' averages one model, and this algorithm tests 3"):
+        server.averaged(settings, np.zeros((3, 2)), slots)
+
+
+def test_the_average_is_tested_and_nothing_else_changes(tmp_path):
+    """The same weights and clients as without; the loss is that of the average, by hand from the checkpoints."""
+    keep = {"checkpoint__every": 1, "checkpoint__keep": "all", "checkpoint__rounds": [0], "training__rounds": 3}
+    plain, ema = run(tiny(**keep), tmp_path / "a"), run(asked("ema", **keep), tmp_path / "b")
+    np.testing.assert_array_equal(weights_of(plain), weights_of(ema))
+    assert (plain.path / "clients.jsonl").read_bytes() == (ema.path / "clients.jsonl").read_bytes()
+    saved = [RunDir(plain.path).read_checkpoint(index).weights.astype(np.float64) for index in range(4)]
+    average = saved[0]
+    for model in saved[1:]:
+        average = 0.75 * average + 0.25 * model
+    bench = workbench(worker_view(tiny()))
+    logits = bench.evaluator.logits(average.astype(np.float32), 0, len(bench.evaluator.labels))
+    accuracy = float(np.mean(logits.argmax(1) == bench.evaluator.labels))
+    assert ema.metrics["accuracy"].iloc[-1] == pytest.approx(accuracy)
+    assert ema.metrics["loss"].iloc[-1] != plain.metrics["loss"].iloc[-1]
 
 
 @pytest.mark.parametrize(("name", "second"), [("fedadam", [1.75, 1.0]), ("fedyogi", [2.0, 1.0])])
@@ -72,7 +97,9 @@ def test_fedyogi_shrinks_where_the_change_is_small():
     """v = 1, d^2 = 1/4: v - (1/4) (1/4) = 15/16, where FedAdam has 3/4 + 1/16 = 13/16."""
     for name, v in (("fedyogi", 15 / 16), ("fedadam", 13 / 16)):
         settings = ServerAdaptive(name=name, learning_rate=1.0, beta1=0.0, beta2=0.75, tau=1.0)
-        after, slots = server.step(settings, np.zeros(1, np.float32), np.float32([0.5]), server.init(settings, 1), 1)
+        after, slots = server.step(
+            settings, np.zeros(1, np.float32), np.float32([0.5]), server.init(settings, np.zeros(1, np.float32), 1), 1
+        )
         assert slots["second"].tolist() == [v]
         np.testing.assert_allclose(after, 0.5 / (v**0.5 + 1), rtol=1e-6)
 
@@ -92,7 +119,7 @@ def test_rounds_of_fedavg_equal_their_twin(name, tmp_path):
 
 
 @every_algorithm
-@pytest.mark.parametrize("name", ["ema", "fedadam"])
+@pytest.mark.parametrize("name", ["momentum", "fedadam"])
 def test_it_acts_once_on_what_any_algorithm_aggregates(name, algorithm, tmp_path):
     """The first round begins alike with and without: the next model follows from the start and the plain round's end.
 
@@ -109,7 +136,7 @@ def test_it_acts_once_on_what_any_algorithm_aggregates(name, algorithm, tmp_path
     for slot, value in first.server_slots.items():
         np.testing.assert_array_equal(second.server_slots[slot], value)
     assert first.client_states == second.client_states
-    assert set(second.optimizer_slots) == ({"first", "second"} if name == "fedadam" else set())
+    assert set(second.optimizer_slots) == ({"first", "second"} if name == "fedadam" else {"velocity"})
 
 
 @every_optimizer
@@ -160,7 +187,7 @@ def test_without_one_nothing_is_done_or_kept(tmp_path):
     aggregated = np.float32([1, 2])
     weights, slots = server.step(ServerNone(), np.float32([0, 0]), aggregated, {}, 2)
     assert weights is aggregated
-    assert slots == server.init(ServerNone(), 2) == {}
+    assert slots == server.init(ServerNone(), aggregated, 2) == {}
     done = run(tiny(), tmp_path / "a")
     with np.load(done.path / "checkpoints" / "round-00003.npz") as file:
         assert set(file.files) == {"weights", "layout", "client_states"}
