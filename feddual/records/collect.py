@@ -1,7 +1,7 @@
 """Slim copies of finished runs (`python -m figures collect`): what figures draw from, in the format of `slim`.
 
-The last round's rows are whole; those before it keep what figures draw. Trials (runs tested on held-out training data)
-become a line each.
+The last round's rows are whole; those before it keep what figures draw. Trials (runs that only choose
+settings) become a line each.
 """
 
 import json
@@ -82,11 +82,11 @@ def collect(sources: Sequence[Path], into: Path, weights: bool = False) -> Colle
 def _add(run: RunDir, name: str, folder: Path, target: _Target, done: Collected) -> None:
     """Put a run, or a trial's line, where it goes; an unfinished run is left out."""
     values, facts = run.read_config(), run.summary()
-    held_out = float(values["evaluation"].get("held_out", 0)) > 0
+    is_trial = name.startswith(TUNING)
     if not facts["finished"]:
-        if not held_out:
+        if not is_trial:
             done.skipped[str(run.path)] = f"unfinished, at round {facts['rounds']}"
-    elif held_out:
+    elif is_trial:
         line = {"settings": differences(values), **rounded(facts, METRIC_DIGITS), "curve": _curve(run)}
         target.trials[name.removeprefix(TUNING)] = line
     elif target.runs.setdefault(name, run).path != run.path:

@@ -4,15 +4,10 @@ Runs of one draw and seed are compared, so that what is left is the part that wa
 """
 
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pandas as pd
-
-from diagnostics.statistics import NO_INTERVAL, over_repetitions
-from figures._results import NOT_RUN, Drawing, Results, accuracy, accuracy_text, signed
+from figures._results import Drawing, Results
 from figures._rows import AUTHORS_NOTE, DATASETS
-from figures.charts import tables
+from figures.paper import _paired
 
 TITLE = "Which half of FedDUAL helps: test accuracy (%) and gain over neither half (points)"
 ROWS = {
@@ -33,32 +28,10 @@ NOTES = (
 
 def draw(runs: Results, out: Path) -> Drawing:
     """Write halves_table.md, .tex and .csv."""
-    found = runs.of_study("halves")
-    cells: list[dict[str, Any]] = []
-    lines = []
-    for row, label in ROWS.items():
-        line = [label]
-        for dataset in DATASETS:
-            base = runs.of(dataset, "fedavg")
-            mine = runs.of(dataset, WHOLE[row]) if row in WHOLE else found[f"paper-{dataset}", row]
-            same = {run.replicate: run.summary["accuracy"] for run in base}
-            gaps = {
-                run.replicate: 100 * (run.summary["accuracy"] - same[run.replicate])
-                for run in mine
-                if run.replicate in same and row != "neither"
-            }
-            gain, low, high = map(float, over_repetitions(gaps)) if gaps else (np.nan,) * 3
-            cell = {"row": row, "dataset": dataset, **accuracy(mine), "gain": gain, "gain_low": low, "gain_high": high}
-            cells.append(cell)
-            line += [accuracy_text(cell), _gain(cell, len(gaps))]
-        lines.append(line)
-    columns = ["variant", *(name for label in DATASETS.values() for name in (label, "gain"))]
-    frame = pd.DataFrame(cells)
-    return Drawing(tables.write("halves_table", TITLE, [tables.Block("", columns, lines)], NOTES, frame, out), frame)
-
-
-def _gain(cell: dict[str, Any], pairs: int) -> str:
-    if not pairs:
-        return "–" if cell["seeds"] else NOT_RUN
-    around = f"[{signed(cell['gain_low'])}, {signed(cell['gain_high'])}]" if pairs > 1 else f"({NO_INTERVAL})"
-    return f"{signed(cell['gain'])} {around}"
+    parts = runs.of_study("halves")
+    found = {
+        (dataset, row): runs.of(dataset, WHOLE[row]) if row in WHOLE else parts[f"paper-{dataset}", row]
+        for dataset in DATASETS
+        for row in ROWS
+    }
+    return _paired.write("halves_table", TITLE, ROWS, "neither", found, NOTES, out)

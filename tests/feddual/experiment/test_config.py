@@ -132,4 +132,4 @@ def test_the_commented_yaml_is_the_experiment():
         assert "# communication rounds; ≥ 1" in text
     smoothed = config.resolve("quickstart", {"training.server.name": "ema"})
     assert config.resolve(yaml.load(commented_yaml(smoothed), config._Loader)) == smoothed
-    assert "# share of the model that stays each round" in commented_yaml(smoothed)
+    assert "# share of the average that stays each round" in commented_yaml(smoothed)
