@@ -159,10 +159,10 @@ def smoothed(values: pd.Series) -> pd.Series:
     return values.rolling(WINDOW, min_periods=1).mean()
 
 
-def seeds_text(*numbers: int) -> str:
+def seeds_text(*numbers: int, what: str = "seed") -> str:
     """`3 seeds`, or `1-3 seeds` where they differ."""
     low, high = min(numbers, default=0), max(numbers, default=0)
-    return f"{low}–{high} seeds" if low < high else f"{high} seed{'s' if high != 1 else ''}"
+    return f"{low}–{high} {what}s" if low < high else f"{high} {what}{'s' if high != 1 else ''}"
 
 
 def accuracy(runs: Sequence[Recorded], paper: tuple[float, float] | str | None = None) -> dict[str, Any]:

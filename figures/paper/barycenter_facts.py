@@ -48,6 +48,6 @@ def draw(runs: Results, out: Path) -> Drawing:
                 parts.append(pd.DataFrame({**names, "round": mean.index, "value": mean.to_numpy()}))
             empty = "not recorded" if any(found.values()) else "not run"
             panels.append(Panel(label, "communication round", y_label, lines, empty=empty, y_range=y_range))
-    caption = f"mean over seeds, running mean over {WINDOW} rounds; 10 clients per round"
+    caption = f"mean over runs, running mean over {WINDOW} rounds; 10 clients per round"
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
     return Drawing(save(Chart(panels, caption=caption), "barycenter_facts", out), frame)

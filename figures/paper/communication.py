@@ -20,7 +20,7 @@ GB = 1e9
 
 def draw(runs: Results, out: Path) -> Drawing:
     """Write communication.png, .pdf and .html."""
-    caption = f"mean over seeds, running mean over {WINDOW} rounds; all traffic, uncompressed; {AUTHORS_NOTE}"
+    caption = f"mean over runs, running mean over {WINDOW} rounds; all traffic, uncompressed; {AUTHORS_NOTE}"
     chart, frame = by_dataset(runs.of, ALGORITHMS, _curve, list(DATASETS.values()), "sent up and down (GB)", caption)
     return Drawing(save(chart, "communication", out), frame)
 

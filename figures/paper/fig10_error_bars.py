@@ -31,7 +31,7 @@ def draw(runs: Results, out: Path) -> Drawing:
         named = {row: [LOOKS[one].label for one in ALGORITHMS if same.get(one, one) == row] for row in ALGORITHMS}
         titles = {row: " = ".join(labels) for row, labels in named.items()}
         panels = [_panel(row, titles[row], bands, (0, 1.04 * top)) for row in ALGORITHMS if row not in same]
-        caption = f"({letter}) {label}: mean and standard deviation over seeds; thin grey: FedAvg; {AUTHORS_NOTE}"
+        caption = f"({letter}) {label}: mean and standard deviation over runs; thin grey: FedAvg; {AUTHORS_NOTE}"
         chart = Chart(panels, columns=5, caption=caption, panel_height=2.1, share_y=True, legend=())
         files += save(chart, f"fig10_error_bars_{dataset}", out)
         parts += [band.assign(dataset=dataset, row=row) for row, band in bands.items()]
@@ -57,5 +57,5 @@ def _panel(row: str, title: str, bands: dict[str, pd.DataFrame], y_range: tuple[
         x, y, low, high = (bands[row][key].to_numpy() for key in ("round", "accuracy", "low", "high"))
         lines.append(Line(look, x, y, low, high, marked=False))
     seeds = int(bands[row]["seeds"].iloc[0]) if row in bands else 0
-    note = (NO_INTERVAL if seeds == 1 else seeds_text(seeds)) if seeds else ""
+    note = (NO_INTERVAL if seeds == 1 else seeds_text(seeds, what="run")) if seeds else ""
     return Panel(title, "communication round", "test accuracy (%)", lines, y_range=y_range, note=note)

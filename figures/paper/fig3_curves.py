@@ -1,7 +1,7 @@
 """Fig. 3 a-c: test accuracy over rounds, one panel per data set, all algorithms.
 
-The line is the mean over seeds, smoothed by a running mean over five rounds: at α = 0.01 one round swings by points.
-Fig. 10 has the seeds' spread. Ours to add: the same with the settings that were chosen for each algorithm.
+The line is the mean over runs, smoothed by a running mean over five rounds: at α = 0.01 one round swings by points.
+Fig. 10 has their spread. Ours to add: the same with the settings that were chosen for each algorithm.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from figures._rows import ALGORITHMS, AUTHORS_NOTE, DATASETS, same_as
 from figures.charts import LOOKS, Chart, Line, Panel, save
 
 Find = Callable[[str, str], Sequence[Recorded]]  # the runs of a data set and a row
-MEANS = f"mean over seeds, running mean over {WINDOW} rounds; α = 0.01"
+MEANS = f"mean over runs (draws of the clients and seeds), running mean over {WINDOW} rounds; α = 0.01"
 
 
 def draw(runs: Results, out: Path) -> Drawing:
@@ -48,7 +48,7 @@ def by_dataset(
         lines = [Line(LOOKS[row], x, y) for row, (x, y) in ends.items()]
         parts += [one.assign(dataset=dataset, row=row) for row, one in curves.items()]
         level = 100 * TARGETS[dataset] if lines else None
-        note = f"{seeds_text(*map(len, found.values()))}; dashed: target {level:.0f} %" if lines else ""
+        note = f"{seeds_text(*map(len, found.values()), what='run')}; dashed: target {level:.0f} %" if lines else ""
         panels.append(
             Panel(
                 title, x_label, "test accuracy (%)", lines, level, note="\n".join(filter(None, [note, "; ".join(same)]))

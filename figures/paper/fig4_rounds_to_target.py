@@ -1,6 +1,6 @@
 """Fig. 4 a-c: rounds until the target accuracy, one panel per data set.
 
-A bar is the median over seeds of the first round that reaches the target; the paler one below it asks the mean of five
+A bar is the median over runs of the first round that reaches the target; the paler one below it asks the mean of five
 rounds to reach it, which no lucky round can. A seed that never gets there counts as later than all that do.
 The paper prints no numbers; the diamonds are derived from its Tables 4 and 5.
 """
@@ -23,8 +23,8 @@ NAME = "fig4_rounds_to_target"
 TITLE = "Fig. 4: rounds to the target accuracy"
 NOT_REACHED = "not reached"
 NOTES = (
-    "Median over seeds of the first round that reaches the target, and of the first round at which the mean of five "
-    "rounds does; in brackets the seeds that reach it. Paper: derived from its Tables 4 and 5 (hours to the target, "
+    "Median over runs of the first round that reaches the target, and of the first round at which the mean of five "
+    "rounds does; in brackets the runs that reach it. Paper: derived from its Tables 4 and 5 (hours to the target, "
     "over all hours, times all rounds); it prints no numbers, and names no target for CIFAR-100 (0.20 is our choice).",
     f"In {AUTHORS_NOTE}.",
     SAME_RUNS,
@@ -40,7 +40,7 @@ def draw(runs: Results, out: Path) -> Drawing:
         title = f"{label}, target {100 * TARGETS[dataset]:.0f} %"
         panels.append(Panel(f"({letter}) {title}", "communication rounds", "", [_bars(cells)]))
         sections.append(_section(title, cells))
-    caption = f"median over seeds; fewer rounds are better; {AUTHORS_NOTE}"
+    caption = f"median over runs; fewer rounds are better; {AUTHORS_NOTE}"
     chart = Chart(panels, panel_height=4.4, share_y=True, caption=caption)
     files = save(chart, NAME, out) + tables.write(NAME, TITLE, sections, NOTES, frame, out)
     return Drawing(files, frame)
