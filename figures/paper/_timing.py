@@ -63,9 +63,9 @@ def client_seconds(run: Recorded, rounds: int) -> float:
     is what carries over. A run's first round, in which the graph is compiled, is left out where there are others.
     """
     rows = run.timings[1:] or run.timings
-    images = _images(run, rounds)
+    images = _images(run, max(rounds, rows[-1]["round"]))
     timed = sum(images[row["round"] - 1] for row in rows)
-    return float(sum(row["client_seconds"] for row in rows) / timed * sum(images))
+    return float(sum(row["client_seconds"] for row in rows) / timed * sum(images[:rounds]))
 
 
 def mean_seconds(run: Recorded, key: str) -> float:
@@ -98,9 +98,11 @@ def to_target(run: Recorded, full: Sequence[Recorded]) -> Time:
 
     Args:
         run: The timed run.
-        full: Runs of the same experiment, in case the timed one is too short: accelerations do not change the rounds.
+        full: Runs of the same experiment, in case the timed one is too short, which accelerations do not change, or had
+            its input scaled, which costs no time and needs other rounds.
     """
-    if run.summary["rounds_to_target"] is not None or len(run.timings) == paper_rounds(run.dataset):
+    alike = not full or run.identity.without_rounds == full[0].identity.without_rounds
+    if alike and (run.summary["rounds_to_target"] is not None or len(run.timings) == paper_rounds(run.dataset)):
         return Time(run.summary["seconds_to_target"])
     same = next((other for other in full if other.replicate == run.replicate), None)
     if same is None:
