@@ -58,7 +58,8 @@ def _repeated(runs: Results) -> list[list[Recorded]]:
     for run in runs.runs:
         groups.setdefault(run.identity.text, []).append(run)
     found = [runs.same(group[0].identity) for group in groups.values()]
-    return [several for several in found if _balanced([run.replicate for run in several])]
+    whole = [several for several in found if not several[0].config["evaluation"].get("held_out")]
+    return [several for several in whole if _balanced([run.replicate for run in several])]
 
 
 def _balanced(replicates: Sequence[Replicate]) -> bool:
@@ -69,7 +70,8 @@ def _balanced(replicates: Sequence[Replicate]) -> bool:
 def _name(run: Recorded) -> str:
     algorithm, preset = run.config["algorithm"]["name"], run.config["algorithm"].get("preset")
     look = LOOKS.get(f"{algorithm}-{preset}") or LOOKS.get(algorithm)
-    return (look.label if look else algorithm) + f", {run.config['dataset'].get('preprocess', 'auto')} input"
+    counted = ", by examples" if run.config["training"]["weighting"] == "num_examples" else ""
+    return (look.label if look else algorithm) + counted + f", {run.config['dataset'].get('preprocess', 'auto')} input"
 
 
 def _block(frame: pd.DataFrame) -> tables.Block:

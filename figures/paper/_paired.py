@@ -30,13 +30,14 @@ def write(
         notes: Below it.
         out: Where the files go.
     """
-    datasets = {dataset: label for dataset, label in DATASETS.items() if any(key[0] == dataset for key in found)}
     cells, lines = [], []
     for row, label in rows.items():
-        made = [_cell(dataset, row, found[dataset, row], found[dataset, base]) for dataset in datasets]
+        made = [
+            _cell(dataset, row, found.get((dataset, row), []), found.get((dataset, base), [])) for dataset in DATASETS
+        ]
         cells += made
         lines.append([label, *(text for cell in made for text in (accuracy_text(cell), _gain(cell, row == base)))])
-    columns = ["variant", *(text for label in datasets.values() for text in (label, "gain"))]
+    columns = ["variant", *(text for label in DATASETS.values() for text in (label, "gain"))]
     frame = pd.DataFrame(cells)
     return Drawing(tables.write(name, title, [tables.Block("", columns, lines)], notes, frame, out), frame)
 

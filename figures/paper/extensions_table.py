@@ -19,8 +19,8 @@ ROWS = {
     "feddual-ema": "FedDUAL, moving average tested (0.8)",
     "feddual-memory": "FedDUAL with memory",
     "memory": "memory alone, neither half",
-    "feddual-control": "FedDUAL with control variates, 3e-4 (2 × communication)",
-    "scaffold": "SCAFFOLD, 1e-4 (2 × communication)",
+    "feddual-control": "FedDUAL with control variates, 3e-4 (twice the communication)",
+    "scaffold": "SCAFFOLD, 1e-4 (twice the communication)",
 }
 NOTES = (
     "Mean ± sample standard deviation over runs (their number), each with its own draw of the clients or seed; gain: "
