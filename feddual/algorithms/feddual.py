@@ -11,7 +11,7 @@ Differences from the paper: the equations leave several things open, and the pub
 journal version) decides some of them differently; docs/algorithms.md lists them. The default, `consistent`, is our
 reading: Theorem 1's proof sets the new weights to the barycenter of the clients' weights, and the whole step to
 FedAvg's plus something small, which holds for displacements and not for gradients. `literal` follows Algorithm 1 to
-the letter, a unit step along the gradient of client k's cross-entropy at y_k, which trains to chance on CIFAR;
+the letter, a unit step along the gradient of client k's cross-entropy at y_k, which hardly learns on CIFAR;
 `published` follows the public code's arithmetic, where the adaptive loss is one half of the cross-entropy and the
 barycenter mostly underflows to zero. In the control `frozen_head` the output layer never moves, in `mean` it is
 averaged like the others.
