@@ -32,6 +32,7 @@ FACTORS = {
     "lenet5": "LeNet-5",
 }
 STUDIES = {"cifar10": "forensics", "fmnist": "forensics-fmnist"}
+SHOWS = tuple(STUDIES)
 NOTES = (
     "Mean over seeds (their number) of the mean over the last 10 % of rounds / of the final round / of the best round; "
     "then the median of the first round that reaches the target. Partition of seed 42. Paper: its Table 1, and rounds "
