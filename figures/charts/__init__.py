@@ -1,7 +1,8 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from figures.charts.describe import Bars, Chart, Contour, Heat, Line, Mark, Panel, Points, Surface3D, save
+from figures.charts.describe import Bars, Chart, Contour, Heat, Line, Mark, Panel, Points, Surface3D
+from figures.charts.saving import save
 from figures.charts.scale import Scale, shared_scale
 from figures.charts.style import LOOKS, Look, look
 
