@@ -123,7 +123,7 @@ def _bytes(table: Any, **options: Any) -> bytes:
     import pyarrow.parquet as pq
 
     buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd", compression_level=19, **options)
+    pq.write_table(table, buffer, compression="zstd", compression_level=19, write_statistics=False, **options)
     return buffer.getvalue()
 
 

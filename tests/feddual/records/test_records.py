@@ -7,6 +7,7 @@ import pytest
 
 import feddual
 import figures.report
+from diagnostics.surfaces.export import export
 from diagnostics.surfaces.results import Surface
 from feddual.errors import UserError
 from feddual.experiment import config
@@ -154,6 +155,8 @@ def test_a_slim_surface_loads_from_where_it_was(study):
     small, whole = Surface.load(folder), Surface.load(study / "study" / folder.relative_to(study / "slim"))
     assert small.meta == whole.meta
     np.testing.assert_array_equal(small.loss, whole.loss.astype(np.float32))
+    assert (small.class_loss.shape, whole.class_loss.shape) == ((*small.loss.shape, 0), (*small.loss.shape, 10))
+    assert "class" not in export(small, "csv", study / "points.csv").read_text()
     with pytest.raises(UserError, match="not a surface"):
         Surface.load(folder.with_name("pair-9"))
 
@@ -178,7 +181,7 @@ def test_collecting_again_adds_and_replaces_and_keeps_weights(study):
 
 def test_a_run_directory_comes_before_a_slim_copy(study):
     make_run(study / "slim" / "fedavg-s1", "fmnist", "fedavg", 1, rounds=5)
-    assert [run.rounds_done() for run in all_runs(study / "slim")] == [1, 5]
+    assert [run.rounds_done() for run in all_runs(study / "slim")] == [180, 5]
 
 
 def test_the_recorded_results_stay_small():
