@@ -27,6 +27,7 @@ HEAVY = (
     "tests/diagnostics/commands",
     "tests/diagnostics/flatness",
     "tests/diagnostics/gradients",
+    "tests/diagnostics/surfaces/test_directions.py::test_a_direction_of_unnamed_layers_is_the_same_in_another_process",
     "tests/diagnostics/surfaces/test_fast.py",
     "tests/diagnostics/surfaces/test_kinds_of_model.py",
     "tests/diagnostics/surfaces/test_losses.py",

@@ -194,6 +194,14 @@ def test_the_command_draws_what_is_named(slim, tmp_path):
         assert all(Path(path).is_file() for files in answer["files"].values() for path in files)
 
 
+def test_the_command_draws_in_several_processes_what_one_process_draws(drawn, slim, tmp_path):
+    names = ["fig4_rounds_to_target", "client_histograms"]
+    command = [sys.executable, "-m", "figures", *names, "--runs", str(slim), "--out", str(tmp_path)]
+    subprocess.run([*command, "--json"], check=True, cwd=figures.HERE.parent)
+    for path in (Path(path) for name in names for path in drawn[0][name][0]):
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes(), path.name
+
+
 # --- numbers
 
 

@@ -13,7 +13,7 @@ from feddual.errors import UserError
 from feddual.experiment import config
 from feddual.records.collect import collect
 from feddual.records.identity import by_experiment, changes, differences, flat, identity
-from feddual.records.run_dir import Checkpoint, RunDir
+from feddual.records.run_dir import Checkpoint, RunDir, atomic_write
 from feddual.records.slim import SlimRun, open_run, open_slim
 from feddual.records.study_dir import StudyDir, all_runs
 from feddual.records.tables import ArrayTable, RowTable, arrays_bytes, rows_bytes
@@ -108,6 +108,12 @@ def test_a_damaged_table_is_named(tmp_path):
     (tmp_path / "runs.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(UserError, match=r"runs\.parquet: damaged"):
         all_runs(tmp_path)
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "taken").write_text("a file where the folder would be")
+    with pytest.raises(UserError, match=r"out: cannot write to .*taken/x\.md \(.+\); choose another folder"):
+        atomic_write(tmp_path / "taken" / "x.md", b"")
 
 
 # --- slim studies
