@@ -25,6 +25,8 @@ _HOMES = {
     "surfaces.directions": "Direction Space register_filter_axes",
     "surfaces.results": "Surface Lines",
     "flatness.compare": "compare_models",
+    "forgetting.model": "calibration neural_collapse",
+    "forgetting.probe": "ForgettingProbe",
     "gradients.probe": "GradientNormProbe",
     "gradients.callback": "GradientNormCallback",
     "gradients.replay": "gradient_norms",

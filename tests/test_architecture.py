@@ -42,6 +42,7 @@ ROOMS = {
     "diagnostics.surfaces": "directions, grids, fast paths, results",
     "diagnostics.landscape": "surfaces and lines of a subject",
     "diagnostics.gradients": "definitions of gradient norms, probe, callback, replay",
+    "diagnostics.forgetting": "what averaging breaks: definitions, probe, any Keras model",
     "diagnostics.flatness": "models compared on one scale",
     "diagnostics.probes": "one file each, found by name",
     "diagnostics.commands": "of `python -m diagnostics`: one file each",
