@@ -9,8 +9,17 @@ import pytest
 PACKAGES = ("feddual", "diagnostics", "figures", "figures.charts")
 SHOWN = {  # the main names show an example
     "feddual": ["run", "rounds", "open", "compare", "resolve", "run_study", "Algorithm", "Probe"],
-    "diagnostics": ["Landscape", "loss_surface", "loss_lines", "compare_models", "Space", "GradientNormProbe",
-                    "ForgettingProbe", "calibration", "neural_collapse"],
+    "diagnostics": [
+        "Landscape",
+        "loss_surface",
+        "loss_lines",
+        "compare_models",
+        "Space",
+        "GradientNormProbe",
+        "ForgettingProbe",
+        "calibration",
+        "neural_collapse",
+    ],
     "figures": ["draw"],
     "figures.charts": ["Chart"],
 }

@@ -77,7 +77,7 @@ def test_what_cannot_be_used_is_refused(model):
     own(X)
     cases = [
         (lambda: diagnostics.calibration("runs/a", X, Y), r"expected a keras.Model, got str; of a run give run.model"),
-        (lambda: diagnostics.calibration(model, X, Y + 1), "y: expected integer labels from 0 to 2 or one-hot rows, got"),
+        (lambda: diagnostics.calibration(model, X, Y + 1), "y: expected integer labels from 0 to 2 or one-hot rows"),
         (lambda: diagnostics.calibration(model, X, X), "y: expected integer labels from 0 to 2"),
         (lambda: diagnostics.calibration(model, X[:, :4], Y), r"x: the model takes inputs of shape \(None, 5\)"),
         (lambda: diagnostics.calibration(single, X, Y), r"two classes or more, got \(None, 1\)"),

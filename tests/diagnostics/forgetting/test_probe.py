@@ -125,9 +125,11 @@ def test_own_accuracies_are_of_a_fixed_sample_of_fixed_clients(measured):
     passes = 33 * (3 + 2) + np.minimum(sizes, 9).sum()
     assert values(table, "forward_passes") == [passes, passes]
     whole = api.run(run.config, out=run.path.parent / "own", probes=[diagnostics.ForgettingProbe()], progress=False)
-    for client, value in whole.probe("forgetting").query("quantity == 'own_accuracy' and round == 2")[
-        ["client", "value"]
-    ].itertuples(index=False):
+    for client, value in (
+        whole.probe("forgetting")
+        .query("quantity == 'own_accuracy' and round == 2")[["client", "value"]]
+        .itertuples(index=False)
+    ):
         x, y = bench.federation.client(client)
         assert value == pytest.approx((answers(run, 2, x)[1].argmax(1) == y).mean(), rel=1e-5)
 
