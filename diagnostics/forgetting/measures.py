@@ -211,7 +211,7 @@ def collapse_of(features: np.ndarray, labels: np.ndarray) -> Collapse:
     present, places = np.unique(labels, return_inverse=True)
     count = len(present)
     if count < 2 or not np.isfinite(features).all():
-        return Collapse(*[np.nan] * 4, count, len(labels))
+        return Collapse(np.nan, np.nan, np.nan, np.nan, count, len(labels))
     means = class_means(features, places, count)
     offsets = centred(means)
     sizes = np.bincount(places)

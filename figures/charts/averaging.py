@@ -199,7 +199,7 @@ def reliability(runs: "Runs", round_index: int | None = None, title: str = "") -
             sure.append(other)
             errors.append((style, error))
     ends, missing = (-0.02, 1.02), "not recorded"
-    bars = [Bars([style for style, _ in errors], {"ECE": [error for _, error in errors]}, text="{:.3f}")]
+    bars = [Bars([style for style, _ in errors], {"": [error for _, error in errors]}, text="{:.3f}")]
     panels = [
         Panel("Right when so sure?", "confidence", "accuracy", [diagonal(), *right] if right else [], y_range=ends),
         Panel("How sure", "confidence", "share of examples", sure),

@@ -52,7 +52,7 @@ def _heatmaps(frames: Frames, name: str, names: Mapping[str, str], scale: Scale)
             replace(widest, title=words.capitalize(), marks=[mark for panel in drawn for mark in panel.marks])
         )
     parts = [
-        table.rename_axis("round", axis=1).stack().rename("value").reset_index().assign(run=group.label, quantity=which)
+        table.reset_index().melt("class", var_name="round").assign(run=group.label, quantity=which)
         for (group, which), table in tables.items()
     ]
     controls = [Control("of", "Run", [Option(group.key, group.label) for group in frames])]

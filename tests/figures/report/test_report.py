@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import diagnostics
 import feddual
 from diagnostics import gradients
 from diagnostics.flatness.comparison import Comparison
@@ -289,3 +290,44 @@ def test_nothing_to_report_on(source):
     result = CliRunner().invoke(app, ["report", source])
     assert result.exit_code == 2
     assert result.stderr.startswith("error: ")
+
+
+# --- what averaging breaks
+
+
+@pytest.fixture(scope="module")
+def forgetting(tmp_path_factory):
+    """Two seeds with the probe and a run without it."""
+    out = tmp_path_factory.mktemp("forgetting")
+    for seed in (0, 1):
+        probe = diagnostics.ForgettingProbe(every=2, samples=40)
+        feddual.run(tiny(training__rounds=4, seed=seed), out=out / str(seed), probes=[probe], progress=False)
+    feddual.run(tiny(training__rounds=4, partition__name="iid"), out=out / "iid", progress=False)
+    return out
+
+
+def test_averaging_is_told_where_the_probe_was(forgetting, page):
+    assert 'id="averaging"' not in page
+    text = report.build(forgetting)
+    told = section(text, "averaging")
+    assert "FedAvg, IID: not recorded; `feddual run ... --probe forgetting@every=5` does" in told
+    charts = {chart["name"]: chart for chart in data(text)["charts"]}
+    for chart in ("forgetting", "forgetting-stages", "client-classes", "client-agreement", "client-fairness",
+                  "collapse", "calibration"):  # fmt: skip
+        assert all(panel["data"] for panel in charts[chart]["panels"])
+    assert [option["value"] for option in charts["calibration"]["controls"][0]["options"]] == ["2", "4"]
+
+
+def test_forgetting_on_the_page_is_the_probes(forgetting):
+    text = report.build(forgetting)
+    tables = [feddual.open(forgetting / seed).probe("forgetting") for seed in ("0", "1")]
+    for name in ("forgotten", "lost"):
+        means = [table[table["quantity"] == name].groupby(["round", "class"])["value"].mean() for table in tables]
+        rows = [row for row in download(text, "forgetting") if row["quantity"] == name]
+        assert len(rows) == 2 * 4
+        for row in rows:
+            wanted = np.mean([mean[int(row["round"]), int(row["class"])] for mean in means])
+            assert float(row["value"]) == pytest.approx(wanted)
+    rows = [row for row in download(text, "client-fairness") if row["quantity"] == "own_worst_tenth"]
+    wanted = [table[table["quantity"] == "own_worst_tenth"]["value"].tolist() for table in tables]
+    assert [float(row["value"]) for row in rows] == pytest.approx(wanted[0] + wanted[1])
