@@ -82,11 +82,11 @@ class ForgettingProbe(Probe):
         ['round', 'client', 'class', 'quantity', 'value']
         >>> table.query("quantity == 'forward_passes'")["value"].tolist()  # 2 x 50 + 2 x 50 + 5 x 10
         [250.0]
-        >>> whole = [table[table["quantity"] == name]["value"].mean() for name in ("forgotten", "lost")]
-        >>> before, after = (table[table["quantity"] == f"accuracy_{one}"]["value"].mean() for one in ("before", "aggregated"))
-        >>> abs(sum(whole) - (before - after)) < 1e-5
+        >>> def mean(quantity):
+        ...     return table[table["quantity"] == quantity]["value"].mean()
+        >>> bool(abs(mean("forgotten") + mean("lost") - mean("accuracy_before") + mean("accuracy_aggregated")) < 1e-5)
         True
-    """  # noqa: E501
+    """
 
     name = "forgetting"
 
