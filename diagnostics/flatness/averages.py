@@ -21,6 +21,7 @@ from diagnostics.surfaces.directions import Norm
 from diagnostics.surfaces.results import Lines
 from feddual.errors import UserError
 
+RISE = "rise"  # delta(r) of single directions, of which the profile is made
 EPSILON = 1e-3  # of magnitude_sigma: what a weight of zero moves by
 FIRST, DOUBLINGS, HALVINGS = 0.1, 6, 7  # of sigma: where the search begins, how far it goes, how fine it ends
 
@@ -42,6 +43,7 @@ def profile(around: Around, settings: Settings) -> Found:
     censored = [row[measures.CENSORED] for row in rows]
     found.add_mean("r_tau", settings.tau, [row["r_tau"] for row in rows], lines.loss.size, censored)
     for radius, rises in zip(measures.RADII, measures.profiles(lines).T, strict=True):
+        found.draws(RISE, radius, rises)
         ends = dict(zip(("mean", "low", "high"), over_runs(rises).floats(), strict=True))
         spread = dict(zip(("p10", "median", "p90"), np.quantile(rises, [0.1, 0.5, 0.9]).tolist(), strict=True))
         found.profile.append({"radius": radius, **ends, **spread})

@@ -106,7 +106,12 @@ class Found:
             "measure": measure, "level": level, "value": mean, "se": se, **ends, "draws": len(array),
             "censored": sum(flags), "symmetric": np.nan, "first_order": np.nan, "passes": passes,
         })  # fmt: skip
+        self.draws(measure, level, draws, flags)
+
+    def draws(self, measure: str, level: float, draws: Sequence[float], censored: Sequence[bool] = ()) -> None:
+        """Single numbers, without a row in the table."""
+        flags = list(censored) or [False] * len(draws)
         self.values += [
             {"measure": measure, "level": level, "draw": draw, "value": float(value), "censored": bool(flag)}
-            for draw, (value, flag) in enumerate(zip(array, flags, strict=True))
+            for draw, (value, flag) in enumerate(zip(draws, flags, strict=True))
         ]

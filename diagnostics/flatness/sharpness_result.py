@@ -147,5 +147,5 @@ class Sharpness:
 
     def __repr__(self) -> str:
         facts = self.meta["facts"]
-        counted = f"{self.table['measure'].nunique()} measures"
-        return f"Sharpness({counted}, loss {facts['loss']:.4g}, {facts['passes']:.0f} passes over {facts['images']} samples)"
+        spent = f"{facts['passes']:.0f} passes over {facts['images']} samples"
+        return f"Sharpness({self.table['measure'].nunique()} measures, loss {facts['loss']:.4g}, {spent})"
