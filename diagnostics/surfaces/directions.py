@@ -151,8 +151,8 @@ class Space:
         """
         if norm not in get_args(Norm):
             raise UserError(f"norm: {norm!r} is unknown; allowed: {', '.join(get_args(Norm))}")
-        _check_names("layers", layers, self.layout.layers)
-        _check_names("include", include, INCLUDABLE)
+        check_names("layers", layers, self.layout.layers)
+        check_names("include", include, INCLUDABLE)
         weights = self.weights if weights is None else self.checked(weights)
         vector = np.zeros(self.layout.size)
         moved = np.zeros(self.layout.size, bool)
@@ -236,7 +236,8 @@ class Space:
         return rows
 
 
-def _check_names(what: str, given: Sequence[str], known: Collection[str]) -> None:
+def check_names(what: str, given: Sequence[str], known: Collection[str]) -> None:
+    """Refuse names that are not known, and a text where a list of them is expected."""
     if isinstance(given, str):
         raise UserError(f"{what}: expected a list of names, such as [{given!r}], got {given!r}")
     unknown = set(given) - set(known)
