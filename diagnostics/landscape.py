@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from diagnostics import subject
+from diagnostics.curvature.operator import Curvature, Kind, Scale
 from diagnostics.subject import Subject
 from diagnostics.surfaces.directions import Direction, Norm, Space, usable
 from diagnostics.surfaces.grid import Extent, Grid
@@ -263,6 +264,22 @@ class Landscape:
             self, measures, budget=budget, directions=directions, layers=layers, include=include,
             out=None if out is None else Path(out), progress=progress, **settings,
         )  # fmt: skip
+
+    def curvature(
+        self, kind: Kind = "hessian", scale: Scale = "none", layers: Sequence[str] = (), include: Sequence[str] = ()
+    ) -> Curvature:
+        """The second derivatives at the model, as a linear operator on vectors.
+
+        Args:
+            kind: hessian or ggn (which leaves out the curvature of the network itself).
+            scale: none, filter (on which a surface's random directions are alike) or abs.
+            layers: Only the block of these layers.
+            include: With a scale, `bias` and `norm` move too.
+
+        Returns:
+            The operator.
+        """
+        return Curvature(self, kind, scale, layers, include)
 
     def _random(self, index: int, norm: Norm, layers: Sequence[str], include: Sequence[str]) -> Direction:
         if self.settings["bn"] == "interpolate":
