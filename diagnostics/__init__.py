@@ -34,5 +34,6 @@ _HOMES = {
     "gradients.callback": "GradientNormCallback",
     "gradients.replay": "gradient_norms",
     "probes.loss_surface": "LossSurfaceProbe",
+    "probes.sharpness": "SharpnessProbe",
 }
 __getattr__, __dir__ = _doors(__name__, _HOMES)

@@ -12,6 +12,7 @@ from feddual.api import Run
 from feddual.data import datasets, partition
 from feddual.errors import UserError
 from feddual.functional.layout import fingerprint
+from feddual.probes import RoundView
 from feddual.records.slim import open_run
 
 SPLITS = ("train", "test")
@@ -169,6 +170,17 @@ def of_run(
     weights, more = _weights(labels[rows], len(rows), None, class_weight)
     x, y = found.inputs(split, rows), labels[rows].astype(np.int32)
     return Subject(network.model, x, y, features, facts | about | more, originals=originals, sample_weight=weights)
+
+
+def of_round(view: RoundView, images: int | None, seed: int, probe: str) -> Subject:
+    """The global model after a round and a subset of the pooled training data, for a probe of this name."""
+    federation = view.federation
+    labels, pool = federation.dataset.y_train, pooled(federation.partition)
+    rows = pool[stratified_rows(labels[pool], images, seed)]
+    x, y = federation.train(rows)
+    facts = facts_of(view.experiment, view.round_index, federation.dataset.name, "train", seed, rows)
+    facts = {"probe": probe, **facts, **pool_facts(pool, len(labels))}
+    return Subject(view.model, x, y, federation.train_features is not None, facts, view.weights)
 
 
 def _shared(pool: np.ndarray, labels: np.ndarray, config: Any, others: Sequence[Any]) -> np.ndarray:

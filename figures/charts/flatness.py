@@ -44,6 +44,11 @@ def named(quantity: str) -> str:
     return f"{name}, {symbol} = {level}" if level and symbol else name
 
 
+def label(measure: str, level: float) -> str:
+    """The same of a table's row."""
+    return named(measure if np.isnan(level) else f"{measure}@{level:g}")
+
+
 def forest(found: Any) -> Chart:
     """Every measure of every model over the first model's: ratios with intervals, a row per measure.
 
@@ -142,7 +147,7 @@ def over_rounds(frame: pd.DataFrame, quantities: Sequence[str] = ()) -> Chart:
             band = (None, None) if np.isnan(low).all() else (low, high)
             marks.append(Line(look(number, str(run)), x, y, *band))
         level = part["level"].iloc[0] if len(part) else np.nan
-        panels.append(Panel(named(measure if np.isnan(level) else f"{measure}@{level:g}"), "round", "", marks))
+        panels.append(Panel(label(measure, level), "round", "", marks))
     return Chart(panels, min(3, max(len(panels), 1)))
 
 
@@ -184,7 +189,7 @@ def of_what(facts: Mapping[str, Any]) -> str:
 def html(found: Any) -> str:
     """The table, the profile and the caption, for a notebook."""
     rows = zip(found.table["measure"], found.table["level"], strict=True)
-    shown = found.table.assign(measure=[named(f"{name}@{level:g}" if level == level else name) for name, level in rows])
+    shown = found.table.assign(measure=[label(*row) for row in rows])
     shown = shown.drop(columns="level").dropna(axis=1, how="all")
     picture = ""
     if len(found.profile):
