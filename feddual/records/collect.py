@@ -144,6 +144,9 @@ def kept(run: RunDir, weights: bool) -> Kept:
         arrays = read_arrays(path)
         if arrays is not None:  # finished
             found.surfaces[path.name] = {"manifest": json.dumps(read_manifest(path)), **_single(arrays)}
+    for path in run.sharpness():
+        text = kept_sharpness(path) or json.loads((path / SHARPNESS).read_text(encoding="utf-8"))
+        found.sharpness[path.name] = json.dumps(text)
     checkpoint = run.last_good_checkpoint() if weights else None
     if checkpoint is not None:  # clients' states belong to resuming, which a slim run cannot
         found.checkpoint = replace(checkpoint, server_slots={}, client_states={}, optimizer_slots={})

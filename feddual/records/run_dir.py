@@ -32,6 +32,7 @@ from feddual.functional.layout import Layout
 from feddual.records.summary import summarise
 
 LOGS = ("metrics", "clients", "timings")
+SHARPNESS = "sharpness.json"  # all of a measurement
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,7 @@ class RunDir:
 
     def sharpness(self) -> list[Path]:
         """Where its measured sharpness is, by name."""
-        return sorted(path.parent for path in self.path.glob("sharpness/*/sharpness.json"))
+        return sorted(path.parent for path in self.path.glob(f"sharpness/*/{SHARPNESS}"))
 
     def has_probe(self, name: str) -> bool:
         """Whether a probe of this name recorded something."""
