@@ -231,6 +231,10 @@ class RunDir:
         """Where the surface of this name is."""
         return self.path / "surfaces" / name
 
+    def spectrum_path(self, name: str) -> Path:
+        """Where the curvature's spectrum of this name is."""
+        return self.path / "spectra" / name
+
     def has_probe(self, name: str) -> bool:
         """Whether a probe of this name recorded something."""
         return self.probe_path(name).is_dir()
