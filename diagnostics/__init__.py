@@ -23,6 +23,7 @@ def _doors(package: str, homes: dict[str, str]) -> tuple[Callable[[str], Any], C
 _HOMES = {
     "landscape": "Landscape loss_surface loss_lines",
     "curvature.operator": "Curvature",
+    "curvature.spectrum": "Spectrum",
     "surfaces.directions": "Direction Space register_filter_axes",
     "surfaces.results": "Surface Lines",
     "flatness.clients": "flatness_discrepancy",

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from diagnostics.surfaces.objective import Objective
 
 KINDS = ("hessian", "ggn")
+# First derivatives that TensorFlow takes for constants, silently, when it differentiates again.
+SILENT = ("ResizeBilinearGrad", "SparseAddGrad", "FakeQuantWithMinMaxArgsGradient", "FakeQuantWithMinMaxVarsGradient")
 
 
 class Products:
@@ -86,7 +88,7 @@ class Products:
         self, tensors: list[Any], values: Values, tangents: list[Any], begin: Any, end: Any
     ) -> list[Any]:
         with tf.autodiff.ForwardAccumulator(tensors, tangents) as forward:
-            slopes = self._slope(tensors, values, begin, end)
+            slopes = _twice(self._slope(tensors, values, begin, end))
         return _dense(forward.jvp(slopes, unconnected_gradients="zero"))
 
     def _reverse_over_reverse(
@@ -94,7 +96,7 @@ class Products:
     ) -> list[Any]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(tensors)
-            slopes = self._slope(tensors, values, begin, end)
+            slopes = _twice(self._slope(tensors, values, begin, end))
             along = tf.add_n([tf.reduce_sum(a * b) for a, b in zip(slopes, tangents, strict=True)])
         return _dense(tape.gradient(along, tensors, unconnected_gradients="zero"))
 
@@ -179,6 +181,15 @@ def _exact_moments() -> Iterator[None]:
 def _dense(parts: Sequence[Any]) -> list[Any]:
     """An embedding's derivative comes as rows and their places."""
     return [tf.convert_to_tensor(part) for part in parts]
+
+
+def _twice(slopes: list[Any]) -> list[Any]:
+    """Traced: the same, if no operation on the way to them has a derivative that would be left out."""
+    used = {operation.type for operation in slopes[0].graph.get_operations()}
+    lost = sorted(used & set(SILENT))
+    if lost:
+        raise LookupError(f"{', '.join(lost)}: TensorFlow has no derivative of it")
+    return slopes
 
 
 def _pushed(function: Callable[[], Any], tensors: list[Any], tangents: list[Any]) -> tuple[Any, Any]:

@@ -15,8 +15,18 @@ import numpy as np
 from feddual.errors import UserError
 from feddual.records.identity import differences
 from feddual.records.measurements import read_arrays, read_manifest
-from feddual.records.run_dir import RunDir, atomic_write
-from feddual.records.slim import GRADIENT_NORMS, Kept, Rows, SlimRun, open_probe, open_slim, slim_folders, write_slim
+from feddual.records.run_dir import SHARPNESS, RunDir, atomic_write
+from feddual.records.slim import (
+    GRADIENT_NORMS,
+    Kept,
+    Rows,
+    SlimRun,
+    kept_sharpness,
+    open_probe,
+    open_slim,
+    slim_folders,
+    write_slim,
+)  # fmt: skip
 from feddual.records.study_dir import FILES, TUNING, all_runs, study_of
 from feddual.records.tables import Arrays
 

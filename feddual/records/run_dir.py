@@ -240,6 +240,10 @@ class RunDir:
         """Where its measured sharpness is, by name."""
         return sorted(path.parent for path in self.path.glob(f"sharpness/*/{SHARPNESS}"))
 
+    def spectrum_path(self, name: str) -> Path:
+        """Where the curvature's spectrum of this name is."""
+        return self.path / "spectra" / name
+
     def has_probe(self, name: str) -> bool:
         """Whether a probe of this name recorded something."""
         return self.probe_path(name).is_dir()
