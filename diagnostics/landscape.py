@@ -12,10 +12,10 @@ import numpy as np
 
 from diagnostics import subject
 from diagnostics.curvature.measuring import Effort, Measuring
-from diagnostics.curvature.operator import Curvature, Kind, Scale
+from diagnostics.curvature.operator import Curvature, Kind
 from diagnostics.curvature.spectrum import Spectrum
 from diagnostics.subject import Subject
-from diagnostics.surfaces.directions import Direction, Norm, Space, usable
+from diagnostics.surfaces.directions import Direction, Norm, Scale, Space, usable
 from diagnostics.surfaces.grid import Extent, Grid
 from diagnostics.surfaces.losses import Loss, compiled_loss
 from diagnostics.surfaces.measure import Measurement, Running

@@ -156,7 +156,8 @@ def of_run(
         raise UserError(f"{run.path}: no checkpoint yet")
     found = setting.of(run.config, checkpoint)
     images_of, labels = found.images(split)
-    pool, about = np.arange(len(labels)), {}
+    about: dict[str, Any] = {}
+    pool = np.arange(len(labels))
     if split == "train":
         division = partition.split(labels, run.config.partition)
         pool = pooled(division) if client is None else _held_by(division, client)

@@ -102,10 +102,11 @@ def _chosen(
 
     lists = {label: list(paths) for label, paths in groups.items()}
     wanted = ["round"] if rounds is not None else [part.strip() for part in match.split(",")]
-    cases = {tuple(key): one for *key, one in matching.cases(lists, None, None, wanted, rows, {})}
+    every = matching.cases(lists, None, None, wanted, rows, {})
+    cases = {(equal, label, place): one for equal, label, place, one in every}
     if rounds is None:
-        return {name: cases}  # type: ignore[dict-item]
-    found: dict[str, Any] = {}
+        return {name: cases}
+    found = {}
     for text in rounds.split(","):
         if not text.strip().isdigit():
             raise UserError(f"--from-rounds: expected numbers with commas, got {rounds!r}")

@@ -172,7 +172,7 @@ class Curvature:
 
 
 def _coordinates(
-    space: Space, weights: np.ndarray, scale: str, layers: Sequence[str], include: Sequence[str]
+    space: Space, weights: np.ndarray, scale: Scale, layers: Sequence[str], include: Sequence[str]
 ) -> tuple[list[Entry], np.ndarray]:
     """The tensors that move, and the scale of each of their values."""
     entries, scaling = space.coordinates(scale, weights, layers, include)

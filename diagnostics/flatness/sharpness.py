@@ -76,7 +76,7 @@ def _settings(
     count = usual if directions is None else directions
     if count < 1:
         raise UserError(f"directions: at least one is needed, got {count}")
-    levels = {
+    levels: dict[str, Any] = {
         name: tuple(float(one) for one in value) if isinstance(getattr(Settings, name), tuple) else value
         for name, value in given.items()
     }

@@ -66,7 +66,9 @@ def of_cases(measured: Mapping[Key, Sharpness], settings: Mapping[str, Any]) -> 
             f"compare: as many training seeds of each of two or more models are needed, got {said or 'none'}"
         )
     _check(measured)
-    labels = [dict(zip(("match", "variant", "model", "seed"), key, strict=True)) for key in measured]
+    labels: list[dict[str, Any]] = [
+        dict(zip(("match", "variant", "model", "seed"), key, strict=True)) for key in measured
+    ]
     every = list(zip(labels, measured.values(), strict=True))
     values = pd.concat([one.values.assign(**label) for label, one in every], ignore_index=True)
     values["quantity"] = [quantity(*pair) for pair in zip(values["measure"], values["level"], strict=True)]
@@ -141,9 +143,10 @@ def _profile(
     split = next(one.meta["facts"].get("split") for _, one in every)
     for model, part in rises.groupby("model", sort=False):
         loss = float(centres[centres["model"] == model]["loss"].mean())
-        for radius, rows in part.groupby("level"):
+        for radius in sorted(set(part["level"])):
+            rows = part[part["level"] == radius]
             (table,) = _tables(rows).values()
-            means = dict(zip(ENDS, interval(table, log and float(radius) > 0).floats(), strict=True))
+            means = dict(zip(ENDS, interval(table, log and radius > 0).floats(), strict=True))
             spread = dict(zip(("p10", "median", "p90"), np.quantile(table, [0.1, 0.5, 0.9]).tolist(), strict=True))
             yield {"match": case[0], "model": model, "radius": radius, "seeds": len(table), **means, **spread} | {
                 "loss": loss, "split": split
