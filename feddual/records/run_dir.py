@@ -32,6 +32,7 @@ from feddual.functional.layout import Layout
 from feddual.records.summary import summarise
 
 LOGS = ("metrics", "clients", "timings")
+SHARPNESS = "sharpness.json"  # all of a measurement
 
 
 @dataclass(frozen=True)
@@ -230,6 +231,18 @@ class RunDir:
     def surface_path(self, name: str) -> Path:
         """Where the surface of this name is."""
         return self.path / "surfaces" / name
+
+    def sharpness_path(self, name: str) -> Path:
+        """Where the measured sharpness of this name is."""
+        return self.path / "sharpness" / name
+
+    def sharpness(self) -> list[Path]:
+        """Where its measured sharpness is, by name."""
+        return sorted(path.parent for path in self.path.glob(f"sharpness/*/{SHARPNESS}"))
+
+    def spectrum_path(self, name: str) -> Path:
+        """Where the curvature's spectrum of this name is."""
+        return self.path / "spectra" / name
 
     def has_probe(self, name: str) -> bool:
         """Whether a probe of this name recorded something."""

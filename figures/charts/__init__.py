@@ -9,20 +9,14 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
     from matplotlib.figure import Figure
 
-    from figures.charts import averaging, gradients, lines, runs, surfaces, tables
+    from figures.charts import averaging, flatness, gradients, lines, runs, surfaces, tables
 
-MODULES = (
-    "averaging",
-    "gradients",
-    "lines",
-    "runs",
-    "surfaces",
-    "tables",
-)  # on demand: they import pandas, or diagnostics
+# On demand: they import pandas.
+MODULES = ("averaging", "flatness", "gradients", "lines", "runs", "surfaces", "tables")
 __all__ = [
     "LOOKS", "Bars", "Chart", "Contour", "Heat", "Line", "Look", "Mark", "Panel", "Points", "Scale", "Surface3D",
-    "averaging", "gradients", "lines", "look", "matplotlib", "plotly", "runs", "save", "shared_scale", "surfaces",
-    "tables",
+    "averaging", "flatness", "gradients", "lines", "look", "matplotlib", "plotly", "runs", "save", "shared_scale",
+    "surfaces", "tables",
 ]  # fmt: skip
 
 
