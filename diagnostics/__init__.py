@@ -28,6 +28,9 @@ _HOMES = {
     "gradients.probe": "GradientNormProbe",
     "gradients.callback": "GradientNormCallback",
     "gradients.replay": "gradient_norms",
+    "merging.clients": "ClientModels client_models",
+    "merging.barriers": "barriers",
+    "merging.result": "Barriers compare_barriers",
     "probes.loss_surface": "LossSurfaceProbe",
 }
 __getattr__, __dir__ = _doors(__name__, _HOMES)
