@@ -38,7 +38,7 @@ ALIKE = {
 
 
 @dataclass(frozen=True)
-class Part:
+class Carrier:
     """A tensor of the vector seen as (before, units, after): permuting units reorders its middle axis."""
 
     entry: Entry
@@ -55,11 +55,11 @@ class Units:
 
     layer: str
     count: int
-    incoming: tuple[Part, ...]  # the layer's own weights, and of a normalisation behind it
-    outgoing: tuple[Part, ...]  # the next layer's kernel
+    incoming: tuple[Carrier, ...]  # the layer's own weights, and of a normalisation behind it
+    outgoing: tuple[Carrier, ...]  # the next layer's kernel
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[Carrier, ...]:
         return self.incoming + self.outgoing
 
 
@@ -88,11 +88,11 @@ def units_of(model: Any) -> list[Units]:
             kernel = layer.kernel
             if open_ is not None and "kernel" in entries:
                 inputs = int(kernel.shape[-2])
-                part = Part(entries["kernel"], _shape(kernel, inputs, open_.count, layer.name))
+                part = Carrier(entries["kernel"], _shape(kernel, inputs, open_.count, layer.name))
                 found.append(Units(open_.layer, open_.count, open_.incoming, (part,)))
             _check_activation(layer)
             count = int(kernel.shape[-1])
-            mine = tuple(Part(one, (prod(one.shape) // count, count, 1)) for one in entries.values())
+            mine = tuple(Carrier(one, (prod(one.shape) // count, count, 1)) for one in entries.values())
             open_ = Units(next(iter(entries.values())).layer, count, mine, ()) if entries else None
         elif open_ is None:
             continue  # before the first trained layer nothing is permuted
@@ -131,7 +131,7 @@ def _check_activation(layer: Any) -> None:
 
 
 def _normalised(layer: Any, entries: dict[str, Entry], before: Units) -> Units:
-    mine = tuple(Part(one, (1, before.count, 1)) for one in entries.values())
+    mine = tuple(Carrier(one, (1, before.count, 1)) for one in entries.values())
     if not entries or any(prod(part.entry.shape) != before.count for part in mine):
         raise UserError(f"align: {layer.name!r} does not normalise the units of {before.layer!r}")
     return Units(before.layer, before.count, before.incoming + mine, ())
@@ -218,7 +218,7 @@ def _distance(vector: np.ndarray, to: np.ndarray) -> float:
     return float(np.linalg.norm(vector.astype(np.float64) - to))
 
 
-def _best(vector: np.ndarray, to: np.ndarray, parts: Sequence[Part], count: int) -> tuple[np.ndarray, float]:
+def _best(vector: np.ndarray, to: np.ndarray, parts: Sequence[Carrier], count: int) -> tuple[np.ndarray, float]:
     """The order of the second axis that brings these parts nearest, and how much it gains over the present one."""
     from scipy.optimize import linear_sum_assignment
 

@@ -26,7 +26,7 @@ from diagnostics import tables
 from diagnostics.landscape import Landscape
 from diagnostics.merging import alignment
 from diagnostics.merging.clients import ClientModels, client_models
-from diagnostics.merging.measuring import ENDS, WHOLE, Evaluation, Layers, balanced_pairs, line, steps
+from diagnostics.merging.measuring import ENDS, WHOLE, Losses, Layers, balanced_pairs, line, steps
 from diagnostics.merging.result import FILE, Barriers, check
 from diagnostics.progress import PointProgress
 from diagnostics.subject import Subject
@@ -188,7 +188,7 @@ class _Measurement:
         self._options: dict[str, Any] = {"bn": bn, "batch_size": batch_size}
         landscape = Landscape(given.subject, **self._options)
         self._objective, self._layers = landscape.objective, Layers(landscape.space.layout)
-        self._on_all = Evaluation(self._objective)
+        self._on_all = Losses(self._objective)
         self._units = alignment.units_of(self._objective.network.whole) if align else None
         self._moved: list[int] = []  # how many units changed places, of each aligned pair
         self._weights = dict(zip(given.names, given.weights, strict=True))
@@ -256,7 +256,7 @@ class _Measurement:
         mine, made = self._weights[name], self._weights[MADE]
         on = {"pooled": self._on_all}
         if name in self._given.own:
-            on["own"] = Evaluation(Landscape(self._given.own[name], **self._options).objective)
+            on["own"] = Losses(Landscape(self._given.own[name], **self._options).objective)
             told = dict(zip(("own_loss", "own_error", "global_own_loss", "global_own_error"),
                             (*on["own"](mine), *on["own"](made)), strict=True))  # fmt: skip
             next(row for row in models if row["model"] == name).update(told)

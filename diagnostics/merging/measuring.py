@@ -54,7 +54,7 @@ def barrier(values: np.ndarray, t: np.ndarray) -> dict[str, float]:
     return {"barrier": highest, "at": float(t[top]), "middle": float(above[half])}
 
 
-class Evaluation:
+class Losses:
     """An objective at many weight vectors, each of them once."""
 
     def __init__(self, objective: Objective):
@@ -108,7 +108,7 @@ class Layers:
 
 
 def line(
-    evaluation: Evaluation, layers: Layers, a: np.ndarray, b: np.ndarray, t: np.ndarray, layer: str = WHOLE,
+    evaluation: Losses, layers: Layers, a: np.ndarray, b: np.ndarray, t: np.ndarray, layer: str = WHOLE,
     end: str = ENDS[0],
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:  # fmt: skip
     """Losses and errors along one line, and what is read off it.
