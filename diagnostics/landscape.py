@@ -4,7 +4,9 @@ import inspect
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +19,9 @@ from diagnostics.surfaces.measure import Measurement, Running
 from diagnostics.surfaces.objective import BatchNorm, Measures, Objective
 from diagnostics.surfaces.results import Lines, Surface
 from feddual.errors import UserError
+
+if TYPE_CHECKING:
+    from diagnostics.flatness.sharpness_result import Sharpness
 
 
 class Landscape:
@@ -32,6 +37,9 @@ class Landscape:
         images: How many samples; None for all.
         split: Of a run's data: test, or train (what clients hold, pooled; an example that several hold counts once).
         round: Of a run: a kept checkpoint, the last by default.
+        client: Of a run: look at the training data of this client alone.
+        weights: A vector in the layout of the model's weights, to look at instead of those it holds: a client's own
+            model, or one in between.
         seed: Of the choice of samples and of random directions.
         loss: None for the loss the model was compiled with or, without one and for runs, cross-entropy from logits;
             `crossentropy`, `mse`, a Keras loss or its name, or a function from (targets, outputs) to one loss per
@@ -68,6 +76,8 @@ class Landscape:
         images: int | None = 2000,
         split: str = "train",
         round: int | None = None,
+        client: int | None = None,
+        weights: np.ndarray | None = None,
         seed: int = 0,
         loss: Loss = None,
         regularisation: bool = False,
@@ -81,9 +91,11 @@ class Landscape:
     ):
         if engine not in ("auto", "plain"):
             raise UserError(f"engine: {engine!r} is unknown; allowed: auto, plain")
-        self.subject: Subject = subject.resolve(source, x, y, round, split, images, seed, sample_weight, class_weight)
+        chosen = subject.resolve(source, x, y, round, split, images, seed, sample_weight, class_weight, client)
+        if weights is not None:
+            chosen = replace(chosen, weights=np.asarray(weights, np.float32))
+        self.subject: Subject = chosen
         self.seed, self.engine = seed, engine
-        chosen = self.subject
         if loss is None and chosen.is_given:
             loss = chosen.cache.setdefault("compiled", compiled_loss(chosen.model, chosen.y))
         self.settings: dict[str, Any] = {
@@ -202,6 +214,55 @@ class Landscape:
         else:
             chosen = usable(directions, self.space, None)
         return Measurement(self, line, [[one] for one in chosen]).run(Running(out, workers, executor, progress))
+
+    def sharpness(
+        self,
+        measures: str | Sequence[str] = "default",
+        *,
+        budget: str | float = "default",
+        directions: int | None = None,
+        layers: Sequence[str] = (),
+        include: Sequence[str] = (),
+        out: str | os.PathLike[str] | None = None,
+        progress: bool = True,
+        **settings: Any,
+    ) -> "Sharpness":
+        """How sharp the loss is around the model, by many measures; docs/diagnostics.md says what each is worth.
+
+        Args:
+            measures: `default`, what the budget has, or names: kappa_fn, profile, average_adaptive, sam, asam,
+                asam_filter, lambda_fn, kappa_fn_trace, worst_adaptive_l2, worst_adaptive_linf, lambda_1, trace, keskar,
+                magnitude_sigma. The gradient's norm always stands beside them.
+            budget: cheap, default, full, or how many passes over the data it may take: a gradient counts as three, a
+                product with the Hessian as six. What is left out is said in the result.
+            directions: Random directions, and draws; by default 5, 10 or 20, as the budget says.
+            layers: Of these layers only.
+            include: Also move `bias`, `norm`. Measures without a scale (sam, lambda_1, trace, keskar) always do.
+            out: A folder to keep the result in; the same call continues an unfinished one.
+            progress: Show a bar.
+            **settings: Step sizes and the like, as `tau=0.1`, `average=(0.05, 0.1)`, `worst_l2=(0.5,)`, `steps=20`;
+                `diagnostics.flatness.readings.Settings` has them.
+
+        Returns:
+            The table of values with errors and costs, the radial profile, and the gradient by layer.
+
+        Raises:
+            UserError: For input that cannot be used, before anything is written.
+
+        Example:
+            >>> import diagnostics, keras
+            >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+            >>> x, y = keras.random.normal((60, 4)).numpy(), [0, 1, 2] * 20
+            >>> found = diagnostics.Landscape(model, x, y).sharpness(["sam", "kappa_fn"], progress=False)
+            >>> found.table["measure"].tolist()
+            ['gradient_norm', 'sam', 'kappa_fn']
+        """
+        from diagnostics.flatness.sharpness import measure
+
+        return measure(
+            self, measures, budget=budget, directions=directions, layers=layers, include=include,
+            out=None if out is None else Path(out), progress=progress, **settings,
+        )  # fmt: skip
 
     def _random(self, index: int, norm: Norm, layers: Sequence[str], include: Sequence[str]) -> Direction:
         if self.settings["bn"] == "interpolate":

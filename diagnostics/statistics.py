@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
+from scipy.special import ndtri, stdtrit
 
 from feddual.errors import UserError
 from feddual.records.identity import Replicate
@@ -54,6 +54,20 @@ def over_runs(values: np.ndarray, level: float = LEVEL) -> Interval:
         Mean and ends; NaN for the ends of one run.
     """
     return crossed(np.asarray(values, float)[:, None], level)
+
+
+def of_estimate(value: float, error: float, level: float = LEVEL) -> Interval:
+    """The interval of an estimate with a standard error and close to normal, as a trace from many probes is.
+
+    Args:
+        value: The estimate.
+        error: Its standard error; NaN where there is none.
+        level: Of the interval.
+
+    Returns:
+        The estimate and the ends.
+    """
+    return _around(np.asarray(value), np.asarray(ndtri((1 + level) / 2) * error))
 
 
 def over_repetitions(values: Mapping[Replicate, float], level: float = LEVEL) -> Interval:

@@ -207,6 +207,18 @@ def _shared(pool: np.ndarray, labels: np.ndarray, config: Any, others: Sequence[
     return pool
 
 
+def clients_of(run: Run) -> list[int]:
+    """The clients of a run that hold training examples.
+
+    Raises:
+        UserError: When the run did not record who holds what.
+    """
+    directory = open_run(run.path)
+    if not directory.has_partition:
+        raise UserError(f"{run.path}: who holds which example was not recorded (no partition.npz in it)")
+    return [int(client) for client in np.flatnonzero(directory.read_partition()["histograms"].sum(1))]
+
+
 def _held_by(division: partition.Partition, client: int) -> np.ndarray:
     """The training examples that one client holds, in order, each once."""
     if not 0 <= client < division.num_clients:

@@ -62,6 +62,7 @@ ASIDE = {
     ("feddual.cli", "diagnostics"): "the quickstart's story",
     ("feddual.cli", "figures"): "the quickstart's story, and the report",
     ("diagnostics", "figures.charts"): "results draw themselves when asked",
+    ("diagnostics.landscape", "diagnostics.flatness"): "a landscape is asked for its sharpness",
 }
 # Third parties, and the only places that import them.
 THIRD_PARTIES = {

@@ -227,7 +227,7 @@ def profiles(measured: Measured) -> pd.DataFrame:
             for place, radius in enumerate(measures.RADII):
                 rises = profile[:, :, place]
                 spread = dict(zip(("p10", "median", "p90"), np.quantile(rises, [0.1, 0.5, 0.9]), strict=True))
-                means = dict(zip(ENDS, _interval(rises, log and place > 0).floats(), strict=True))
+                means = dict(zip(ENDS, interval(rises, log and place > 0).floats(), strict=True))
                 rows.append(labels | {"radius": radius, "seeds": len(rises)} | means | spread | loss)
     return pd.DataFrame(rows)
 
@@ -235,12 +235,13 @@ def profiles(measured: Measured) -> pd.DataFrame:
 ENDS = ("mean", "low", "high")
 
 
-def _interval(values: np.ndarray, log: bool, level: float = LEVEL) -> Interval:
+def interval(values: np.ndarray, log: bool, level: float = LEVEL) -> Interval:
+    """Over seeds and directions, on the scale of logarithms or plainly."""
     return crossed(np.log(values), level).exp() if log else crossed(values, level)
 
 
 @dataclass(frozen=True)
-class _Reading:
+class Reading:
     """A quantity of all models that are compared with each other: their values, shape (seeds, directions)."""
 
     match: str
@@ -259,7 +260,7 @@ class _Reading:
         return self.quantity not in PLAIN and not any((table <= 0).any() for table in self.tables.values())
 
 
-def _readings(values: pd.DataFrame, models: pd.DataFrame, names: Sequence[str]) -> Iterator[_Reading]:
+def _readings(values: pd.DataFrame, models: pd.DataFrame, names: Sequence[str]) -> Iterator[Reading]:
     for (match, variant), part in values.groupby(["match", "variant"], sort=False):
         centres = models[(models["match"] == match) & (models["variant"] == variant)]
         losses = {str(model): float(loss) for model, loss in centres.groupby("model")["loss"].mean().items()}
@@ -269,15 +270,15 @@ def _readings(values: pd.DataFrame, models: pd.DataFrame, names: Sequence[str]) 
             groups = dict(list(rows.groupby("model", sort=False)))
             tables = {str(name): _table(group, quantity) for name, group in groups.items()}
             bounds = {str(name): int(group[flag].sum()) if flag in group else 0 for name, group in groups.items()}
-            yield _Reading(str(match), str(variant), quantity, tables, losses, bounds)
+            yield Reading(str(match), str(variant), quantity, tables, losses, bounds)
 
 
-def summarise(readings: Sequence[_Reading]) -> pd.DataFrame:
+def summarise(readings: Sequence[Reading]) -> pd.DataFrame:
     """Each model's mean of each quantity, with its interval, and the loss at the model itself."""
     rows = []
     for one in readings:
         for model, table in one.tables.items():
-            mean, low, high = _interval(table, one.log).floats()
+            mean, low, high = interval(table, one.log).floats()
             count = one.censored[model]
             ends = {"low": np.nan, "high": np.nan} if count else {"low": low, "high": high}
             rows.append(
@@ -288,7 +289,7 @@ def summarise(readings: Sequence[_Reading]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def paired(readings: Sequence[_Reading]) -> pd.DataFrame:
+def paired(readings: Sequence[Reading]) -> pd.DataFrame:
     """The second model over or minus the first, for each pair of models and quantity; seeds and directions paired."""
     rows = []
     for one in readings:

@@ -159,8 +159,8 @@ def _chain(model: Any) -> list[Any]:
             if not inputs:
                 break
             raise UserError(
-                f"align: {layer.name!r} ({type(layer).__name__}) joins {len(inputs)} paths; along a skip units must keep "
-                "one order, which is not supported"
+                f"align: {layer.name!r} ({type(layer).__name__}) joins {len(inputs)} paths; along a skip units must "
+                "keep one order, which is not supported"
             )
         found.append(layer)
         tensor = inputs[0]

@@ -81,6 +81,11 @@ class ClientModels:
         return aggregation.mean(acc)
 
     @property
+    def by_client(self) -> dict[int, np.ndarray]:
+        """The weights by client, as `diagnostics.flatness_discrepancy` takes them."""
+        return dict(zip(self.clients.tolist(), self.weights, strict=True))
+
+    @property
     def names(self) -> list[str]:
         """What they are called in tables and pictures."""
         return [f"client {number}" for number in self.clients]

@@ -298,9 +298,13 @@ class Objective:
 
     def __call__(self, weights: np.ndarray | None = None) -> Measures:
         """Loss and the rest at a weight vector (the model's own by default)."""
+        return self.at(self.weights if weights is None else weights, len(self.x))
+
+    def at(self, weights: np.ndarray, count: int) -> Measures:
+        """The same on the first `count` samples."""
         with checks.inputs_that_fit():
-            sums = self._plain(self.weights if weights is None else weights, len(self.x)).numpy()
-        return self.measures(sums[0], len(self.x))
+            sums = self._plain(weights, count).numpy()
+        return self.measures(sums[0], count)
 
     @cached_property
     def _plain(self) -> Any:
@@ -316,24 +320,41 @@ class Objective:
 
     def gradient_norm(self, weights: np.ndarray | None = None) -> float:
         """The norm of the mean loss's gradient with respect to the trainable weights."""
-        found = self._gradient(self.weights if weights is None else weights).numpy()
-        return float(np.linalg.norm(found[: self.layout.num_trainable]))
+        return float(np.linalg.norm(self.slope(self.weights if weights is None else weights)[1]))
+
+    def slope(self, weights: np.ndarray, count: int | None = None) -> tuple[float, np.ndarray]:
+        """The mean loss over the first `count` samples (all by default), and its gradient.
+
+        Moving statistics stay as the vector has them, also where `bn` would estimate them anew.
+
+        Args:
+            weights: Shape (layout.size,).
+            count: How many samples.
+
+        Returns:
+            The loss, and the gradient with respect to the trainable weights in float64, (layout.num_trainable,).
+        """
+        with checks.inputs_that_fit():
+            loss, gradient = self._slope(weights, len(self.x) if count is None else count)
+        return float(loss), gradient.numpy()[: self.layout.num_trainable]
 
     @cached_property
-    def _gradient(self) -> Any:
-        count = len(self.x)
-
-        def gradient(weights: Any) -> Any:
-            def step(begin: Any, total: Any) -> Any:
+    def _slope(self) -> Any:
+        def slope(weights: Any, count: Any) -> Any:
+            def step(begin: Any, loss: Any, total: Any) -> Any:
                 with tf.GradientTape() as tape:
                     tape.watch(weights)
-                    loss = tf.reduce_sum(self.batch_losses(weights, begin, begin + self.batch_size)[0])
-                return begin + self.batch_size, total + tf.cast(tape.gradient(loss, weights), tf.float64)
+                    batch = tf.reduce_sum(
+                        self.batch_losses(weights, begin, tf.minimum(begin + self.batch_size, count))[0]
+                    )
+                gradient = tf.cast(tape.gradient(batch, weights), tf.float64)
+                return begin + self.batch_size, loss + batch, total + gradient
 
-            zero = tf.zeros([self.layout.size], tf.float64)
-            return tf.while_loop(lambda begin, _: begin < count, step, (0, zero))[1] / count
+            start = (0, tf.zeros([], tf.float64), tf.zeros([self.layout.size], tf.float64))
+            _, loss, total = tf.while_loop(lambda begin, *_: begin < count, step, start)
+            return loss / tf.cast(count, tf.float64), total / tf.cast(count, tf.float64)
 
-        return compiled(gradient, ([self.layout.size], tf.float32))
+        return compiled(slope, ([self.layout.size], tf.float32), ([], tf.int32))
 
 
 def measures(sums: np.ndarray, count: int | np.ndarray, class_counts: Callable[[int], np.ndarray]) -> Measures:

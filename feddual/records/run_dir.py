@@ -231,6 +231,14 @@ class RunDir:
         """Where the surface of this name is."""
         return self.path / "surfaces" / name
 
+    def sharpness_path(self, name: str) -> Path:
+        """Where the measured sharpness of this name is."""
+        return self.path / "sharpness" / name
+
+    def sharpness(self) -> list[Path]:
+        """Where its measured sharpness is, by name."""
+        return sorted(path.parent for path in self.path.glob("sharpness/*/sharpness.json"))
+
     def has_probe(self, name: str) -> bool:
         """Whether a probe of this name recorded something."""
         return self.probe_path(name).is_dir()

@@ -74,6 +74,7 @@ class Points(Mark):
         low: The bars' lower ends.
         high: Their upper ends.
         joined: With a line from one to the next.
+        sideways: The bars go to the left and right: `low` and `high` are ends of x.
         told: What is said of each when one points at it.
 
     >>> import numpy as np
@@ -90,6 +91,15 @@ class Points(Mark):
     high: np.ndarray | None = None
     joined: bool = False
     told: Sequence[str] = ()
+    sideways: bool = False
+
+    @property
+    def reach(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """How far the bars go below and above the points, along their axis."""
+        if self.low is None or self.high is None:
+            return None
+        middle = self.x if self.sideways else self.y
+        return np.maximum(middle - self.low, 0), np.maximum(self.high - middle, 0)
 
 
 @dataclass(frozen=True)
@@ -191,6 +201,7 @@ class Panel:
         y_range: The axis' ends.
         note: A small line or two under the title.
         y_scale: linear, log, or root (equal steps are equal steps of the square root).
+        x_scale: linear or log.
         x_names: Names of the places 0, 1, 2, ... to the right.
         y_names: Names of the places 0, 1, 2, ..., from the top down.
         upright: A dotted vertical line.
@@ -214,6 +225,7 @@ class Panel:
     y_names: Sequence[str] = ()
     upright: float | None = None
     square: bool = False
+    x_scale: str = "linear"
 
     @property
     def deep(self) -> bool:

@@ -182,6 +182,8 @@ def _axes(panel: Panel, number: str, box: tuple[float, float, float, float] | No
         y |= {"automargin": True, "showgrid": False}
     elif cells := [mark.values for mark in panel.marks if isinstance(mark, Heat) and mark.y is None]:
         y |= {"tick0": 0, "dtick": max(1, len(cells[0]) // 10)}
+    if panel.x_scale == "log":
+        x["type"] = "log"
     if panel.y_scale == "log":
         y["type"] = "log"
     if panel.y_scale == "root":

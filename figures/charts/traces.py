@@ -78,9 +78,11 @@ def _points(points: Points, panel: Panel) -> list[Trace]:
                    "line": {"color": look.colour if thin else "white", "width": look.width if thin else 0.5}},
         "hovertemplate": ("%{x:.4g}" if panel.rows else "%{y:.4g}") + "<br>%{text}",
     }  # fmt: skip
-    if points.low is not None and points.high is not None:
-        ends = {"array": points.high - points.y, "arrayminus": points.y - points.low}
-        trace["error_y"] = ends | {"color": look.colour, "thickness": 1.3, "width": 4}
+    if points.reach is not None:
+        ends = {"array": points.reach[1], "arrayminus": points.reach[0]}
+        trace["error_x" if points.sideways else "error_y"] = ends | {
+            "color": look.colour, "thickness": 1.3, "width": 4,
+        }  # fmt: skip
     return [trace]
 
 
