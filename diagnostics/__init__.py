@@ -34,7 +34,9 @@ _HOMES = {
     "gradients.replay": "gradient_norms",
     "merging.clients": "ClientModels client_models",
     "merging.barriers": "barriers",
+    "merging.planes": "ClientPlanes client_planes",
     "merging.result": "Barriers compare_barriers",
+    "trajectories.trajectory": "Trajectory trajectory",
     "probes.loss_surface": "LossSurfaceProbe",
 }
 __getattr__, __dir__ = _doors(__name__, _HOMES)

@@ -26,7 +26,7 @@ from diagnostics import tables
 from diagnostics.landscape import Landscape
 from diagnostics.merging import alignment
 from diagnostics.merging.clients import ClientModels, client_models
-from diagnostics.merging.measuring import ENDS, WHOLE, Losses, Layers, balanced_pairs, line, steps
+from diagnostics.merging.measuring import ENDS, WHOLE, Layers, Losses, balanced_pairs, line, steps
 from diagnostics.merging.result import FILE, Barriers, check
 from diagnostics.progress import PointProgress
 from diagnostics.subject import Subject

@@ -81,10 +81,10 @@ def principal(vectors: Sequence[np.ndarray], origin: np.ndarray, trained: int, c
     for block in blocks:
         part = _differences(vectors, origin, block)
         gram += part @ part.T
-    values, columns = np.linalg.eigh(gram)
-    values, columns = np.maximum(values[::-1], 0), columns[:, ::-1]
     if not np.isfinite(gram).all():
         raise UserError("principal directions: the models hold values that are not finite. Has training diverged?")
+    values, columns = np.linalg.eigh(gram)
+    values, columns = np.maximum(values[::-1], 0), columns[:, ::-1]
     if len(values) < count or values[count - 1] <= RANK * max(values[0], np.finfo(float).tiny):
         raise UserError(
             f"principal directions: {len(vectors)} models span fewer than {count} directions from the origin; "
@@ -129,3 +129,16 @@ def extent_around(values: np.ndarray, count: int, margin: float = 0.15) -> tuple
     step = (high - low) / (count - 2)
     below = int(np.ceil(-low / step - 1e-9))
     return -below * step, (count - 1 - below) * step
+
+
+def extents_around(coordinates: np.ndarray, count: int) -> tuple[tuple[float, float], tuple[float, float]]:
+    """`extent_around` of both axes of a plane.
+
+    Args:
+        coordinates: Shape (vectors, 2).
+        count: Points along each axis.
+
+    Returns:
+        Low and high end of the first, and of the second axis.
+    """
+    return extent_around(coordinates[:, 0], count), extent_around(coordinates[:, 1], count)

@@ -78,6 +78,9 @@ def _points(points: Points, panel: Panel) -> list[Trace]:
                    "line": {"color": look.colour if thin else "white", "width": look.width if thin else 0.5}},
         "hovertemplate": ("%{x:.4g}" if panel.rows else "%{y:.4g}") + "<br>%{text}",
     }  # fmt: skip
+    if points.scale is not None and points.values is not None:
+        trace["marker"] |= {"color": points.scale.heights(points.values), **_colours(points.scale, "c")}
+        trace["marker"]["line"] = {"color": look.colour, "width": 1}
     if points.reach is not None:
         ends = {"array": points.reach[1], "arrayminus": points.reach[0]}
         trace["error_x" if points.sideways else "error_y"] = ends | {
