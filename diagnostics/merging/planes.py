@@ -19,7 +19,7 @@ from diagnostics import tables
 from diagnostics.landscape import Landscape
 from diagnostics.merging.clients import ClientModels, client_models
 from diagnostics.surfaces.measure import versions
-from diagnostics.surfaces.principal import Principal, extent_around, principal
+from diagnostics.surfaces.principal import Principal, extents_around, principal
 from diagnostics.surfaces.results import Surface
 from feddual.api import Run
 from feddual.errors import UserError
@@ -170,7 +170,7 @@ def client_planes(
     folder = None if out is None else Path(out)
     if folder is not None:
         _check(folder, identity)
-    extent = tuple(extent_around(plane.coordinates[:, axis], grid) for axis in (0, 1))
+    extent = extents_around(plane.coordinates, grid)
     surfaces, points = {}, {}
     for name, subject in {POOLED: pooled, **{f"client {client}": one for client, one in own.items()}}.items():
         landscape = Landscape(subject, weights=found.after, bn=bn, batch_size=batch_size)
@@ -220,9 +220,8 @@ def _client(
     }  # fmt: skip
     if name in surfaces:
         surface = surfaces[name]
-        iy, ix = np.unravel_index(
-            np.nanargmin(np.where(np.isfinite(surface.loss), surface.loss, np.nan)), surface.loss.shape
-        )
+        lowest = np.argmin(np.where(np.isfinite(surface.loss), surface.loss, np.inf))
+        iy, ix = np.unravel_index(lowest, surface.loss.shape)
         row |= {"own_loss": points[name]["own"], "global_own_loss": points[name]["global"]}
         row |= {"min_alpha": float(surface.alphas[ix]), "min_beta": float(surface.betas[iy])}
         row |= {"min_loss": float(surface.loss[iy, ix])}

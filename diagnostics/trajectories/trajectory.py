@@ -203,10 +203,11 @@ def trajectory(
     points = pd.DataFrame(_points(places, plane, landscape))
     surface = None
     if grid is not None:
+        extent = extents_around(points[["alpha", "beta"]].to_numpy(float), grid)
+        target = None if folder is None else folder / SURFACE
         surface = landscape.surface(
-            grid=grid, extent=extents_around(points[["alpha", "beta"]].to_numpy(float), grid), directions=plane.directions, progress=progress,
-            out=None if folder is None else folder / SURFACE,
-        )  # fmt: skip
+            grid=grid, extent=extent, directions=plane.directions, out=target, progress=progress
+        )
     walks = walk_shares([[one.round for one in path if one.run == name] for name in opened])
     settings = asked | {"of": ", ".join(opened), "parameters": layout.num_trainable, **versions()}
     made = Trajectory(points, plane.shares, walks, surface, settings, identity)
