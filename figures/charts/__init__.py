@@ -9,13 +9,15 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
     from matplotlib.figure import Figure
 
-    from figures.charts import flatness, gradients, lines, runs, surfaces, tables
+    from figures.charts import flatness, gradients, lines, merging, runs, surfaces, tables, trajectories
 
-MODULES = ("flatness", "gradients", "lines", "runs", "surfaces", "tables")  # on demand: they import pandas
+MODULES = (  # on demand: they import pandas
+    "flatness", "gradients", "lines", "merging", "runs", "surfaces", "tables", "trajectories",
+)  # fmt: skip
 __all__ = [
     "LOOKS", "Bars", "Chart", "Contour", "Heat", "Line", "Look", "Mark", "Panel", "Points", "Scale", "Surface3D",
-    "flatness", "gradients", "lines", "look", "matplotlib", "plotly", "runs", "save", "shared_scale", "surfaces",
-    "tables",
+    "flatness", "gradients", "lines", "look", "matplotlib", "merging", "plotly", "runs", "save", "shared_scale",
+    "surfaces", "tables", "trajectories",
 ]  # fmt: skip
 
 
