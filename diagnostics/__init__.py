@@ -36,6 +36,11 @@ _HOMES = {
     "gradients.probe": "GradientNormProbe",
     "gradients.callback": "GradientNormCallback",
     "gradients.replay": "gradient_norms",
+    "merging.clients": "ClientModels client_models",
+    "merging.barriers": "barriers",
+    "merging.planes": "ClientPlanes client_planes",
+    "merging.result": "Barriers compare_barriers",
+    "trajectories.trajectory": "Trajectory trajectory",
     "probes.loss_surface": "LossSurfaceProbe",
     "probes.sharpness": "SharpnessProbe",
 }

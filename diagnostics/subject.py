@@ -156,8 +156,7 @@ def of_run(
         raise UserError(f"{run.path}: no checkpoint yet")
     found = setting.of(run.config, checkpoint)
     images_of, labels = found.images(split)
-    about: dict[str, Any] = {}
-    pool = np.arange(len(labels))
+    pool, about = np.arange(len(labels)), dict[str, Any]()
     if split == "train":
         division = partition.split(labels, run.config.partition)
         pool = pooled(division) if client is None else _held_by(division, client)
@@ -182,6 +181,31 @@ def of_round(view: RoundView, images: int | None, seed: int, probe: str) -> Subj
     facts = facts_of(view.experiment, view.round_index, federation.dataset.name, "train", seed, rows)
     facts = {"probe": probe, **facts, **pool_facts(pool, len(labels))}
     return Subject(view.model, x, y, federation.train_features is not None, facts, view.weights)
+
+
+def of_clients(
+    run: Run, clients: Sequence[int], like: Subject, images: int | None = 2000, seed: int = 0
+) -> list[Subject]:
+    """What each of several clients holds, with the model of another subject of the run.
+
+    Args:
+        run: The run.
+        clients: Their ids.
+        like: Of the same run.
+        images: How many samples of each; None for all.
+        seed: Of their choice.
+    """
+    found = setting.of(run.config, open_run(run.path).last_good_checkpoint())
+    labels = found.images("train")[1]
+    division, made = partition.split(labels, run.config.partition), []
+    for client in clients:
+        pool = _held_by(division, client)
+        rows = pool[stratified_rows(labels[pool], images, seed)]
+        facts = facts_of(run.config, like.facts["round"], found.dataset.name, "train", seed, rows)
+        facts |= {"client": client, "held": len(pool)}
+        x, y = found.inputs("train", rows), labels[rows].astype(np.int32)
+        made.append(Subject(like.model, x, y, like.features, facts))
+    return made
 
 
 def _shared(pool: np.ndarray, labels: np.ndarray, config: Any, others: Sequence[Any]) -> np.ndarray:

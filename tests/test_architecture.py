@@ -43,6 +43,8 @@ ROOMS = {
     "diagnostics.landscape": "surfaces and lines of a subject",
     "diagnostics.gradients": "definitions of gradient norms, probe, callback, replay",
     "diagnostics.forgetting": "what averaging breaks: definitions, probe, any Keras model",
+    "diagnostics.merging": "clients' models, barriers, alignment, planes through clients",
+    "diagnostics.trajectories": "checkpoints in the plane where they move most",
     "diagnostics.flatness": "models compared on one scale",
     "diagnostics.probes": "one file each, found by name",
     "diagnostics.commands": "of `python -m diagnostics`: one file each",

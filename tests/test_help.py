@@ -19,6 +19,8 @@ SHOWN = {  # the main names show an example
         "ForgettingProbe",
         "calibration",
         "neural_collapse",
+        "client_models",
+        "barriers",
     ],
     "figures": ["draw"],
     "figures.charts": ["Chart"],

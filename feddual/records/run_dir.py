@@ -5,7 +5,7 @@
     timings.jsonl                     seconds and bytes of memory: what the machine determines
     checkpoints/round-00050.npz       weights, layout, server/<slot>, optimizer/<slot>, hashes of client states
     client_state/<client>-<hash>.npz  slots of a client, as a checkpoint refers to them
-    probes/  surfaces/  sharpness/    measurements
+    probes/  surfaces/  sharpness/  barriers/  trajectories/      measurements
     events/                           TensorBoard
 
 A file is written to a temporary name, synced and renamed. The .jsonl files grow by whole lines; a line cut short by a
@@ -243,6 +243,18 @@ class RunDir:
     def spectrum_path(self, name: str) -> Path:
         """Where the curvature's spectrum of this name is."""
         return self.path / "spectra" / name
+
+    def barriers_path(self, name: str) -> Path:
+        """Where the barriers of this name are."""
+        return self.path / "barriers" / name
+
+    def barriers(self) -> list[Path]:
+        """Where its measured barriers are, by name."""
+        return sorted(path.parent for path in self.path.glob("barriers/*/barriers.json"))
+
+    def trajectory_path(self, name: str) -> Path:
+        """Where the trajectory of this name is."""
+        return self.path / "trajectories" / name
 
     def has_probe(self, name: str) -> bool:
         """Whether a probe of this name recorded something."""

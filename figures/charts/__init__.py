@@ -9,14 +9,15 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
     from matplotlib.figure import Figure
 
-    from figures.charts import averaging, flatness, gradients, lines, runs, surfaces, tables
+    from figures.charts import averaging, flatness, gradients, lines, merging, runs, surfaces, tables, trajectories
 
-# On demand: they import pandas.
-MODULES = ("averaging", "flatness", "gradients", "lines", "runs", "surfaces", "tables")
+MODULES = (  # on demand: they import pandas
+    "averaging", "flatness", "gradients", "lines", "merging", "runs", "surfaces", "tables", "trajectories",
+)  # fmt: skip
 __all__ = [
     "LOOKS", "Bars", "Chart", "Contour", "Heat", "Line", "Look", "Mark", "Panel", "Points", "Scale", "Surface3D",
-    "averaging", "flatness", "gradients", "lines", "look", "matplotlib", "plotly", "runs", "save", "shared_scale",
-    "surfaces", "tables",
+    "averaging", "flatness", "gradients", "lines", "look", "matplotlib", "merging", "plotly", "runs", "save",
+    "shared_scale", "surfaces", "tables", "trajectories",
 ]  # fmt: skip
 
 

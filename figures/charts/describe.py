@@ -76,6 +76,8 @@ class Points(Mark):
         joined: With a line from one to the next.
         sideways: The bars go to the left and right: `low` and `high` are ends of x.
         told: What is said of each when one points at it.
+        values: Numbers that colour them on the `scale`, instead of the look's colour.
+        scale: How these become colours.
 
     >>> import numpy as np
     >>> from figures import charts
@@ -92,6 +94,8 @@ class Points(Mark):
     joined: bool = False
     told: Sequence[str] = ()
     sideways: bool = False
+    values: np.ndarray | None = None
+    scale: Scale | None = None
 
     @property
     def reach(self) -> tuple[np.ndarray, np.ndarray] | None:
@@ -247,7 +251,7 @@ class Panel:
     @property
     def scale(self) -> Scale | None:
         """How numbers become colours here, if they do."""
-        return next((mark.scale for mark in self.marks if isinstance(mark, Heat | Contour | Surface3D)), None)
+        return next((scale for mark in self.marks if (scale := getattr(mark, "scale", None)) is not None), None)
 
 
 @dataclass(frozen=True)

@@ -218,7 +218,8 @@ def _colour_bars(chart: Chart, drawn: Sequence[Sequence[Trace]], boxes: Sequence
     for _, places in chart.scales:
         mine = [boxes[place] for place in places]
         low, high = min(box[2] for box in mine), max(box[3] for box in mine)
-        last = next(trace for trace in drawn[places[-1]] if "colorbar" in trace)
+        coloured = (one for trace in drawn[places[-1]] for one in (trace, trace.get("marker", {})))
+        last = next(one for one in coloured if "colorbar" in one)
         last["showscale"] = True
         last["colorbar"] |= {"y": (low + high) / 2, "len": 0.95 * (high - low), "x": max(box[1] for box in mine)}
 
