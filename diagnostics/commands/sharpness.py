@@ -154,9 +154,11 @@ def _tell(
                 for row in json.loads(one.table.to_json(orient="records"))
             ],
         }
+    from diagnostics.flatness.compare import repetitions_of
     from diagnostics.flatness.sharpness_comparison import of_cases
 
-    made = of_cases(measured, {"runs": {name: [path.name for path in paths] for name, paths in groups.items()}})
+    folders = {"runs": {name: [path.name for path in paths] for name, paths in groups.items()}}
+    made = of_cases(measured, folders | repetitions_of(groups))
     made.save(out)
     pictures = _pictures(made, measured, out)
     if not as_json:

@@ -96,7 +96,7 @@ def _compared(group: Group) -> Comparison | None:
         for label, of_one in group.items()
         for place, which in enumerate(shared)
     }
-    return of_cases(measured, {})
+    return of_cases(measured, {"repetitions": [list(which) for which in shared]})
 
 
 def _labels(runs: list[Recorded]) -> dict[str, str]:
