@@ -71,6 +71,8 @@ def figure(chart: Chart) -> go.Figure:
 def single(panel: Panel) -> go.Figure:
     """One panel alone: for a page with titles, legend, colours and controls of its own."""
     layout: dict[str, Any] = dict(_axes(panel, "", None))
+    if panel.x_names and not panel.deep:
+        layout["xaxis"]["automargin"] = True  # names that do not fit are turned
     data = _traces(panel, "", set(), None)
     for trace in data:
         if "colorbar" in trace and not panel.deep:

@@ -3,9 +3,9 @@
     figures.report.write("runs/quickstart")          # -> runs/quickstart/report.html
 
 `_story.py` reads what was recorded; `_training.py`, `_gradients.py`, `_averaging.py`, `_landscape.py`,
-`_federation.py` and `_facts.py` turn it into parts; `_page.py` says what a part is made of and fills `page.html.j2`.
-What was not recorded, failed or is unfinished is said on the page. A section of one's own is a function from the story
-to a part, or to None where there is nothing to say, given as `module:name`.
+`_merging.py`, `_federation.py` and `_facts.py` turn it into parts; `_page.py` says what a part is made of and fills
+`page.html.j2`. What was not recorded, failed or is unfinished is said on the page. A section of one's own is a function
+from the story to a part, or to None where there is nothing to say, given as `module:name`.
 """
 
 import importlib
@@ -26,6 +26,7 @@ SECTIONS = {  # in the order of the page
     "averaging": "figures.report._averaging:averaging",
     "surfaces": "figures.report._landscape:surfaces",
     "flatness": "figures.report._landscape:flatness",
+    "merging": "figures.report._merging:merging",
     "clients": "figures.report._federation:clients",
     "barycenter": "figures.report._federation:barycenter",
     "timing": "figures.report._training:timing",

@@ -331,3 +331,50 @@ def test_forgetting_on_the_page_is_the_probes(forgetting):
     rows = [row for row in download(text, "client-fairness") if row["quantity"] == "own_worst_tenth"]
     wanted = [table[table["quantity"] == "own_worst_tenth"]["value"].tolist() for table in tables]
     assert [float(row["value"]) for row in rows] == pytest.approx(wanted[0] + wanted[1])
+
+
+# --- flatness and merging
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """Two experiments with all that is measured beside the runs, and one without."""
+    out = tmp_path_factory.mktemp("measured")
+    for name, how in (("even", "iid"), ("skewed", "dirichlet_classes"), ("bare", "shards")):
+        experiment = tiny(training__rounds=4, checkpoint__every=1, checkpoint__keep="all", partition__name=how)
+        run = feddual.run(experiment, out=out / name, progress=False)
+        if name == "bare":
+            continue
+        landscape, quiet = diagnostics.Landscape(run, images=60), {"progress": False}
+        landscape.sharpness(["kappa_fn", "sam"], out=run.path / "sharpness/main", **quiet)
+        landscape.spectrum(k=2, steps=6, draws=2, probes=6, out=run.path / "spectra/main", **quiet)
+        diagnostics.barriers(run, pairs=2, grid=3, images=60, out=run.path / "barriers/round-00004", **quiet)
+        diagnostics.trajectory(run, grid=5, images=60, out=run.path / "trajectories/main", **quiet)
+    return out
+
+
+def test_what_was_measured_beside_the_runs_is_shown(measured, page):
+    assert 'id="merging"' not in page
+    text = report.build(measured)
+    told, charts = section(text, "merging"), {chart["name"]: chart for chart in data(text)["charts"]}
+    for chart in ("sharpness-ratios", "spectra", "trace-by-layer", "barriers", "barriers-by-layer", "trajectory-g0"):
+        assert all(panel["data"] for panel in charts[chart]["panels"]), chart
+    rows = download(text, "sharpness")
+    for name, label in (("even", "FedAvg, IID"), ("skewed", "FedAvg, non-IID (α = 0.5)")):
+        table = diagnostics.Sharpness.load(measured / name / "sharpness/main").table
+        found = [float(row["value"]) for row in rows if row["run"] == label]
+        assert found == pytest.approx(table["value"].tolist())
+    assert "κ_FN" in told
+    ratios = {row["quantity"]: float(row["effect"]) for row in download(text, "sharpness-ratios")}
+    one, two = (diagnostics.Sharpness.load(measured / name / "sharpness/main").table for name in ("even", "skewed"))
+    assert ratios["sam@0.05"] == pytest.approx(
+        two[two["measure"] == "sam"]["value"].iloc[0] / one[one["measure"] == "sam"]["value"].iloc[0]
+    )
+
+
+def test_what_cannot_be_read_is_said(measured, tmp_path):
+    shutil.copytree(measured / "even", tmp_path / "runs" / "even")
+    (tmp_path / "runs/even/barriers/round-00004/barriers.json").write_text("{")
+    told = section(report.build(tmp_path / "runs"), "merging")
+    assert "even, barriers/round-00004: " in told
+    assert 'id="chart-spectra"' in told
