@@ -353,6 +353,7 @@ def measured(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_what_was_measured_beside_the_runs_is_shown(measured, page):
     assert 'id="merging"' not in page
     text = report.build(measured)
@@ -372,6 +373,7 @@ def test_what_was_measured_beside_the_runs_is_shown(measured, page):
     )
 
 
+@pytest.mark.slow
 def test_what_cannot_be_read_is_said(measured, tmp_path):
     shutil.copytree(measured / "even", tmp_path / "runs" / "even")
     (tmp_path / "runs/even/barriers/round-00004/barriers.json").write_text("{")
