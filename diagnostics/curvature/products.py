@@ -113,9 +113,7 @@ class Products:
             weights = objective.weighted(tf.ones([tf.shape(outputs)[0]], tf.float64), begin)
             shape = tf.concat([tf.shape(outputs)[:1], tf.ones([tf.rank(outputs) - 1], tf.int32)], 0)
             bent *= tf.cast(tf.reshape(weights, shape), bent.dtype)
-            return _dense(
-                tape.gradient(outputs, tensors, output_gradients=bent, unconnected_gradients="zero")
-            )
+            return _dense(tape.gradient(outputs, tensors, output_gradients=bent, unconnected_gradients="zero"))
 
         return batch
 

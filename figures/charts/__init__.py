@@ -9,12 +9,20 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
     from matplotlib.figure import Figure
 
-    from figures.charts import gradients, lines, runs, surfaces, tables
+    from figures.charts import gradients, lines, runs, spectra, surfaces, tables
 
-MODULES = ("gradients", "lines", "runs", "surfaces", "tables")  # on demand: they import pandas, or diagnostics
+MODULES = (
+    "gradients",
+    "lines",
+    "runs",
+    "spectra",
+    "surfaces",
+    "tables",
+)  # on demand: they import pandas, or diagnostics
 __all__ = [
     "LOOKS", "Bars", "Chart", "Contour", "Heat", "Line", "Look", "Mark", "Panel", "Points", "Scale", "Surface3D",
-    "gradients", "lines", "look", "matplotlib", "plotly", "runs", "save", "shared_scale", "surfaces", "tables",
+    "gradients", "lines", "look", "matplotlib", "plotly", "runs", "save", "shared_scale", "spectra", "surfaces",
+    "tables",
 ]  # fmt: skip
 
 

@@ -199,7 +199,9 @@ def test_the_frozen_prefix_makes_no_difference():
     assert cached.objective.network.prefix is not None
     assert plain.objective.network.prefix is None
     vector = RNG.normal(size=cached.curvature().size)
-    np.testing.assert_allclose(cached.curvature().matvec(vector), plain.curvature().matvec(vector), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        cached.curvature().matvec(vector), plain.curvature().matvec(vector), rtol=1e-4, atol=1e-6
+    )
 
 
 # --- the operator
