@@ -9,12 +9,13 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
     from matplotlib.figure import Figure
 
-    from figures.charts import flatness, gradients, lines, runs, surfaces, tables
+    from figures.charts import flatness, gradients, lines, runs, spectra, surfaces, tables
 
-MODULES = ("flatness", "gradients", "lines", "runs", "surfaces", "tables")  # on demand: they import pandas
+MODULES = ("flatness", "gradients", "lines", "runs", "spectra", "surfaces", "tables")  # on demand: they import pandas
 __all__ = [
     "LOOKS", "Bars", "Chart", "Contour", "Heat", "Line", "Look", "Mark", "Panel", "Points", "Scale", "Surface3D",
-    "flatness", "gradients", "lines", "look", "matplotlib", "plotly", "runs", "save", "shared_scale", "surfaces",
+    "flatness", "gradients", "lines", "look", "matplotlib", "plotly", "runs", "save", "shared_scale", "spectra",
+    "surfaces",
     "tables",
 ]  # fmt: skip
 

@@ -46,7 +46,7 @@ def test_both_back_ends_draw_bars_sideways_on_a_logarithmic_axis():
     figure = chart.plotly()
     assert figure.layout.xaxis.type == "log"
     np.testing.assert_allclose(figure.layout.xaxis.range, np.log10(chart.panels[0].x_range))
-    assert [list(trace.error_x.array)[0] for trace in figure.data] == [1.0, 0.5]
+    assert [trace.error_x.array[0] for trace in figure.data] == [1.0, 0.5]
     assert figure.data[1].text[0] == "b: 2 [1.5, 2.5]"
 
 
