@@ -223,9 +223,6 @@ class Landscape:
         measures: str | Sequence[str] = "default",
         *,
         budget: str | float = "default",
-        directions: int | None = None,
-        layers: Sequence[str] = (),
-        include: Sequence[str] = (),
         out: str | os.PathLike[str] | None = None,
         progress: bool = True,
         **settings: Any,
@@ -233,24 +230,16 @@ class Landscape:
         """How sharp the loss is around the model, by many measures; docs/diagnostics.md says what each is worth.
 
         Args:
-            measures: `default`, what the budget has, or names: kappa_fn, profile, average_adaptive, sam, asam,
-                asam_filter, lambda_fn, kappa_fn_trace, worst_adaptive_l2, worst_adaptive_linf, lambda_1, trace, keskar,
-                magnitude_sigma. The gradient's norm always stands beside them.
-            budget: cheap, default, full, or how many passes over the data it may take: a gradient counts as three, a
-                product with the Hessian as six. What is left out is said in the result.
-            directions: Random directions, and draws; by default 5, 10 or 20, as the budget says.
-            layers: Of these layers only.
-            include: Also move `bias`, `norm`. Measures without a scale (sam, lambda_1, trace, keskar) always do.
+            measures: `default`, what the budget has, or names, such as kappa_fn, profile, average_adaptive, sam, keskar
+                (`diagnostics.flatness.catalogue.GROUPS`). The gradient's norm always stands beside them.
+            budget: cheap, default, full, or how many passes over the data it may take; what is left out is said.
             out: A folder to keep the result in; the same call continues an unfinished one.
             progress: Show a bar.
-            **settings: Step sizes and the like, as `tau=0.1`, `average=(0.05, 0.1)`, `worst_l2=(0.5,)`, `steps=20`;
-                `diagnostics.flatness.readings.Settings` has them.
+            **settings: How: `directions=10` (and draws), `layers`, `include` as for lines, and step sizes and the like,
+                as `tau=0.1`, `worst_l2=(0.5,)` (`diagnostics.flatness.readings.Settings`).
 
         Returns:
             The table of values with errors and costs, the radial profile, and the gradient by layer.
-
-        Raises:
-            UserError: For input that cannot be used, before anything is written.
 
         Example:
             >>> import diagnostics, keras
@@ -262,10 +251,7 @@ class Landscape:
         """
         from diagnostics.flatness.sharpness import measure
 
-        return measure(
-            self, measures, budget=budget, directions=directions, layers=layers, include=include,
-            out=None if out is None else Path(out), progress=progress, **settings,
-        )  # fmt: skip
+        return measure(self, measures, budget=budget, out=out, progress=progress, **settings)
 
     def curvature(
         self, kind: Kind = "hessian", scale: Scale = "none", layers: Sequence[str] = (), include: Sequence[str] = ()

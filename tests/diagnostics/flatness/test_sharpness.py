@@ -273,7 +273,7 @@ def test_killed_and_called_again_it_goes_on(tmp_path, monkeypatch):
                 raise KeyboardInterrupt
             return real[name].run(around, settings)
 
-        return catalogue.Group(run, real[name].tier, real[name].passes)
+        return catalogue.Gauge(run, real[name].tier, real[name].passes)
 
     from diagnostics.flatness import sharpness
 
