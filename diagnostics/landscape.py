@@ -5,7 +5,6 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,6 +67,8 @@ class Landscape:
         (5, 5)
         >>> landscape.lines(count=3, grid=5, progress=False).loss.shape
         (3, 5)
+        >>> landscape.sharpness(["sam"], progress=False).table["measure"].tolist()
+        ['gradient_norm', 'sam']
     """
 
     def __init__(
@@ -230,8 +231,7 @@ class Landscape:
         """How sharp the loss is around the model, by many measures; docs/diagnostics.md says what each is worth.
 
         Args:
-            measures: `default`, what the budget has, or names, such as kappa_fn, profile, average_adaptive, sam, keskar
-                (`diagnostics.flatness.catalogue.GROUPS`). The gradient's norm always stands beside them.
+            measures: `default`, what the budget has, or names of `diagnostics.flatness.catalogue.GROUPS`.
             budget: cheap, default, full, or how many passes over the data it may take; what is left out is said.
             out: A folder to keep the result in; the same call continues an unfinished one.
             progress: Show a bar.
@@ -240,14 +240,6 @@ class Landscape:
 
         Returns:
             The table of values with errors and costs, the radial profile, and the gradient by layer.
-
-        Example:
-            >>> import diagnostics, keras
-            >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
-            >>> x, y = keras.random.normal((60, 4)).numpy(), [0, 1, 2] * 20
-            >>> found = diagnostics.Landscape(model, x, y).sharpness(["sam", "kappa_fn"], progress=False)
-            >>> found.table["measure"].tolist()
-            ['gradient_norm', 'sam', 'kappa_fn']
         """
         from diagnostics.flatness.sharpness import measure
 
