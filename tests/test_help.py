@@ -11,6 +11,7 @@ SHOWN = {  # the main names show an example
     "feddual": ["run", "rounds", "open", "compare", "resolve", "run_study", "Algorithm", "Probe"],
     "diagnostics": [
         "Landscape",
+        "Curvature",
         "loss_surface",
         "loss_lines",
         "compare_models",

@@ -9,15 +9,26 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
     from matplotlib.figure import Figure
 
-    from figures.charts import averaging, flatness, gradients, lines, merging, runs, surfaces, tables, trajectories
+    from figures.charts import (
+        averaging,
+        flatness,
+        gradients,
+        lines,
+        merging,
+        runs,
+        spectra,
+        surfaces,
+        tables,
+        trajectories,
+    )
 
 MODULES = (  # on demand: they import pandas
-    "averaging", "flatness", "gradients", "lines", "merging", "runs", "surfaces", "tables", "trajectories",
+    "averaging", "flatness", "gradients", "lines", "merging", "runs", "spectra", "surfaces", "tables", "trajectories",
 )  # fmt: skip
 __all__ = [
     "LOOKS", "Bars", "Chart", "Contour", "Heat", "Line", "Look", "Mark", "Panel", "Points", "Scale", "Surface3D",
     "averaging", "flatness", "gradients", "lines", "look", "matplotlib", "merging", "plotly", "runs", "save",
-    "shared_scale", "surfaces", "tables", "trajectories",
+    "shared_scale", "spectra", "surfaces", "tables", "trajectories",
 ]  # fmt: skip
 
 

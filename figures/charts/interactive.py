@@ -187,8 +187,7 @@ def _axes(panel: Panel, number: str, box: tuple[float, float, float, float] | No
     if panel.x_scale == "log":
         x["type"] = "log"
     if panel.x_range:
-        ends = np.log10(panel.x_range) if panel.x_scale == "log" else np.asarray(panel.x_range)
-        x["range"] = ends.tolist()
+        x["range"] = np.log10(panel.x_range).tolist() if panel.x_scale == "log" else list(panel.x_range)
     if panel.y_scale == "log":
         y["type"] = "log"
     if panel.y_scale == "root":
