@@ -65,8 +65,7 @@ def spectrum(
         folders[label] = RunDir(run.path).spectrum_path(name)
         found[label] = Landscape(subject, seed=seed, logit_norm=logit_norm).spectrum(
             k, steps=steps, draws=draws, probes=probes, kind=cast("Kind", kind), scale=cast("Scale", scale),
-            layers=layers or (),
-            layerwise=layerwise, budget=budget, out=folders[label], progress=not as_json,
+            layers=layers or (), layerwise=layerwise, budget=budget, out=folders[label], progress=not as_json,
         )  # fmt: skip
         save(spectra.plot_spectra({label: found[label]}), folders[label] / "spectrum.png", found[label].caption())
     if len(found) > 1:
