@@ -11,7 +11,8 @@ from collections.abc import Callable
 import numpy as np
 from _common import report, say
 
-from diagnostics.statistics import LEVEL, crossed, over_runs, simultaneous
+from diagnostics.statistics import LEVEL, crossed, over_runs, repeated, simultaneous
+from feddual.records.identity import Replicate
 
 TRIALS = 40_000  # 95 % is known to ± 0.2
 RESAMPLED = 2_000  # trials of the bootstrap, which is slow; ± 1
@@ -69,6 +70,20 @@ DESIGNS: dict[str, Callable[[], Design]] = {
 }
 
 
+def of_draws(draw: float, seed: float, direction: float, rest: float) -> np.ndarray:
+    """Two draws of the clients with three seeds each, and two directions; the truth is 0."""
+    shapes = ((draw, (2, 1, 1)), (seed, (1, 3, 1)), (rest, (2, 3, 1)), (direction, (1, 1, 2)), (rest, (2, 3, 2)))
+    found = sum(sd * RNG.normal(size=(*shape, TRIALS)) for sd, shape in shapes)
+    return np.asarray(found).reshape(6, 2, TRIALS)
+
+
+# As recorded of Figs. 1 and 6: standard deviations of draw, seed, direction, and of what is left.
+OVER_DRAWS = {
+    "draws_dominate": (1, 0.2, 0.2, 0.2), "seeds_dominate": (0.2, 1, 0.2, 0.2), "runs_dominate": (0, 0, 0.2, 1),
+    "draws_and_directions": (0.6, 0.3, 0.6, 0.5),
+}  # fmt: skip
+
+
 def percent(low: np.ndarray, high: np.ndarray, truth: float) -> float:
     return round(100 * float(((low <= truth) & (truth <= high)).mean()), 1)
 
@@ -107,6 +122,13 @@ def main() -> None:
         found[name] = {"percent": percent(low, high, truth), "bootstrap_percent": percent(*before, truth)}
         found[name] |= {"seeds": values.shape[0], "each": values.shape[1]}
         say(f"{name}: {found[name]}")
+    which = [Replicate(draw, seed) for draw in range(2) for seed in range(3)]
+    for name, sds in OVER_DRAWS.items():
+        values = of_draws(*sds)
+        ends = {"percent": repeated(which, values), "as_six_runs_percent": crossed(values)}
+        key = f"two_draws_{name}"
+        found[key] = {what: percent(one.low, one.high, 0) for what, one in ends.items()} | {"seeds": 6, "each": 2}
+        say(f"{key}: {found[key]}")
     result = {"level": LEVEL, "trials": TRIALS, "bootstrap_trials": RESAMPLED, "designs": found}
     report("coverage", result | {"seven_at_once_percent": together()})
 

@@ -22,6 +22,8 @@ def _doors(package: str, homes: dict[str, str]) -> tuple[Callable[[str], Any], C
 
 _HOMES = {
     "landscape": "Landscape loss_surface loss_lines",
+    "curvature.operator": "Curvature",
+    "curvature.spectrum": "Spectrum",
     "surfaces.directions": "Direction Space register_filter_axes",
     "surfaces.results": "Surface Lines",
     "flatness.clients": "flatness_discrepancy",
@@ -38,5 +40,6 @@ _HOMES = {
     "merging.result": "Barriers compare_barriers",
     "trajectories.trajectory": "Trajectory trajectory",
     "probes.loss_surface": "LossSurfaceProbe",
+    "probes.sharpness": "SharpnessProbe",
 }
 __getattr__, __dir__ = _doors(__name__, _HOMES)

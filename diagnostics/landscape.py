@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from diagnostics import subject
+from diagnostics.curvature.measuring import Effort, Measuring
+from diagnostics.curvature.operator import Curvature, Kind
+from diagnostics.curvature.spectrum import Spectrum
 from diagnostics.subject import Subject
-from diagnostics.surfaces.directions import Direction, Norm, Space, usable
+from diagnostics.surfaces.directions import Direction, Norm, Scale, Space, usable
 from diagnostics.surfaces.grid import Extent, Grid
 from diagnostics.surfaces.losses import Loss, compiled_loss
 from diagnostics.surfaces.measure import Measurement, Running
@@ -263,6 +266,65 @@ class Landscape:
             self, measures, budget=budget, directions=directions, layers=layers, include=include,
             out=None if out is None else Path(out), progress=progress, **settings,
         )  # fmt: skip
+
+    def curvature(
+        self, kind: Kind = "hessian", scale: Scale = "none", layers: Sequence[str] = (), include: Sequence[str] = ()
+    ) -> Curvature:
+        """The second derivatives at the model, as a linear operator on vectors.
+
+        Args:
+            kind: hessian or ggn (which leaves out the curvature of the network itself).
+            scale: none, filter (on which a surface's random directions are alike) or abs.
+            layers: Only the block of these layers.
+            include: With a scale, `bias` and `norm` move too.
+
+        Returns:
+            The operator.
+        """
+        return Curvature(self, kind, scale, layers, include)
+
+    def spectrum(
+        self,
+        k: int = 5,
+        *,
+        steps: int = 80,
+        draws: int = 10,
+        probes: int = 99,
+        kind: Kind = "hessian",
+        scale: Scale = "none",
+        layers: Sequence[str] = (),
+        include: Sequence[str] = (),
+        layerwise: bool = False,
+        tolerance: float = 1e-4,
+        budget: int | None = None,
+        seed: int | None = None,
+        out: str | os.PathLike[str] | None = None,
+        progress: bool = True,
+    ) -> Spectrum:
+        """The curvature's eigenvalues at both ends, its trace and its density.
+
+        Args:
+            k: How many eigenvalues at each end.
+            steps: Lanczos steps of each draw; a pass over the samples each, like every product.
+            draws: Random starts of the density.
+            probes: Products for the trace (Hutch++).
+            kind: hessian or ggn.
+            scale: none, filter or abs; see `Curvature`.
+            layers: Only the block of these layers.
+            include: With a scale, `bias` and `norm` move too.
+            layerwise: Look for each layer's largest eigenvalue, too; their traces are there in any case.
+            tolerance: Of the eigenvalues' residuals, relative to the largest |eigenvalue|.
+            budget: Products at most: fewer draws are made, then fewer probes, then fewer steps.
+            seed: Of the random vectors; the landscape's by default.
+            out: A folder to keep the result in; the same call continues an unfinished one.
+            progress: Show a bar.
+
+        Returns:
+            The spectrum.
+        """
+        effort = Effort(k, steps, draws, probes, tolerance, layerwise)
+        chosen = self.seed if seed is None else seed
+        return Measuring(self, self.curvature(kind, scale, layers, include), effort, budget, chosen).run(out, progress)
 
     def _random(self, index: int, norm: Norm, layers: Sequence[str], include: Sequence[str]) -> Direction:
         if self.settings["bn"] == "interpolate":

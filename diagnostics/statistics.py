@@ -71,26 +71,47 @@ def of_estimate(value: float, error: float, level: float = LEVEL) -> Interval:
 
 
 def over_repetitions(values: Mapping[Replicate, float], level: float = LEVEL) -> Interval:
-    """The interval of a mean over runs that share clients with some and seeds with others.
+    """`repeated` of one number of each run.
 
     Args:
         values: By draw of the clients and seed.
         level: Of the interval.
 
     Returns:
-        With one draw Student's t over its seeds, which says nothing about other clients; with several `crossed`, and
-        where not every draw has every seed, Student's t over the draws' means.
+        Mean and ends.
     """
     if not values:
         return over_runs(np.array([np.nan]), level)
-    table = pd.Series({tuple(which): value for which, value in values.items()}).unstack()
-    if len(table) == 1:
-        return over_runs(table.iloc[0].to_numpy(), level)
-    return (
-        over_runs(table.mean(axis=1).to_numpy(), level)
-        if table.isna().any(axis=None)
-        else crossed(table.to_numpy(), level)
-    )
+    return repeated(list(values), np.array(list(values.values()), float)[:, None], level)
+
+
+def repeated(which: Sequence[Replicate], values: np.ndarray, level: float = LEVEL) -> Interval:
+    """The interval of a mean over runs that share clients with some and seeds with others.
+
+    With one draw of the clients it is `crossed` over its seeds, which says nothing about other clients. With several it
+    is never shorter than that, nor than the interval of the runs' means over draws crossed with seeds; where not every
+    draw has every seed, than Student's t over the draws' means.
+
+    Args:
+        which: Draw and seed of each run.
+        values: Shape (runs, directions, ...), the same directions for all; one where a run has one number.
+        level: Of the interval.
+
+    Returns:
+        Mean and ends.
+    """
+    draws, seeds = ({one[place]: None for one in which} for place in (0, 1))
+    if len(draws) < 2:
+        return crossed(values, level)
+    means = values.mean(1)
+    table = {draw: {one[1]: means[place] for place, one in enumerate(which) if one[0] == draw} for draw in draws}
+    if any(len(row) < len(seeds) for row in table.values()):
+        return over_runs(np.stack([np.mean(list(row.values()), 0) for row in table.values()]), level)
+    over = crossed(np.stack([[row[seed] for seed in seeds] for row in table.values()]), level)
+    if values.shape[1] == 1:
+        return over
+    half = np.fmax(over.high - over.mean, (found := crossed(values, level)).high - found.mean)
+    return _around(found.mean, half)
 
 
 def over_pairs(values: Mapping[tuple[Hashable, Hashable], float], level: float = LEVEL) -> Interval:

@@ -60,11 +60,14 @@ class Results(RunSet):
         """
         return _rows.found_once(row, lambda name: self.same(_rows.row_identity(setting + dataset, name)))
 
-    def of_study(self, study: str) -> dict[tuple[str, str], list[Recorded]]:
+    def of_study(
+        self, study: str, holding: Callable[[Recorded], bool] | None = None
+    ) -> dict[tuple[str, str], list[Recorded]]:
         """The runs of a shipped study's rows, wherever they were recorded.
 
         Args:
             study: Its name.
+            holding: Whether a run has what is asked for, where the same run may have been recorded twice.
 
         Returns:
             By experiment and row, one per draw of the clients and seed; none for what was not run.
@@ -72,7 +75,7 @@ class Results(RunSet):
         loaded = grid.load(study)
         asked = ((source, row) for source in loaded.experiments for row in loaded.rows)
         return {
-            (source, row): self.same(identity(config.resolve(source, loaded.rows[row]).to_dict()))
+            (source, row): self.same(identity(config.resolve(source, loaded.rows[row]).to_dict()), holding)
             for source, row in asked
         }
 

@@ -4,17 +4,21 @@ A pass is one evaluation of the loss on all samples. A gradient counts as three 
 which is about their arithmetic; on a part of the samples they count as that part.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from diagnostics.surfaces.checks import inputs_that_fit
 from diagnostics.surfaces.directions import Scale
+from feddual._lazy import tf
 from feddual.errors import UserError
+from feddual.functional.graphs import compiled
 
 if TYPE_CHECKING:
     from diagnostics.landscape import Landscape
+    from diagnostics.surfaces.objective import Objective
 
 GRADIENT, PRODUCT = 3, 6  # passes
 SAMPLES = 1024  # on which a worst case is looked for: the first of the landscape's, stratified like all of them
@@ -57,14 +61,14 @@ class Around:
     def _sums(self, places: np.ndarray, change: np.ndarray, count: int | None) -> tuple[float, float]:
         count = count or self.count
         self.passes += count / self.count
-        found = self.landscape.objective.at(self.moved(places, change), count)
+        found = self.landscape.objective(self.moved(places, change), count)
         return float(found.loss), float(found.accuracy)
 
     def slope(self, places: np.ndarray, change: np.ndarray, count: int | None = None) -> tuple[float, np.ndarray]:
         """The mean loss of the first samples at displaced weights, and its gradient at these places."""
         count = count or self.count
         self.passes += GRADIENT * count / self.count
-        loss, gradient = self.landscape.objective.slope(self.moved(places, change), count)
+        loss, gradient = slope(self.landscape.objective, self.moved(places, change), count)
         return loss, gradient[places]
 
     @cached_property
@@ -72,9 +76,44 @@ class Around:
         """Of all trainable weights at the model itself; it is taken once."""
         nowhere = np.zeros(0, int)
         self.passes += GRADIENT
-        return self.landscape.objective.slope(self.moved(nowhere, np.zeros(0)))[1]
+        return slope(self.landscape.objective, self.moved(nowhere, np.zeros(0)), self.count)[1]
 
     @cached_property
     def centre(self) -> tuple[float, float]:
         """Loss and accuracy at the model itself."""
         return self._sums(np.zeros(0, int), np.zeros(0), None)
+
+
+def slope(objective: "Objective", weights: np.ndarray, count: int) -> tuple[float, np.ndarray]:
+    """The mean loss over the first samples, and its gradient.
+
+    Args:
+        objective: The loss.
+        weights: Shape (layout.size,).
+        count: How many samples.
+
+    Returns:
+        The loss, and the gradient with respect to the trainable weights in float64, (layout.num_trainable,).
+    """
+    graph = objective.engines.get("slope") or objective.engines.setdefault("slope", _slope(objective))
+    with inputs_that_fit():
+        loss, gradient = graph(weights, count)
+    return float(loss), gradient.numpy()[: objective.layout.num_trainable]
+
+
+def _slope(objective: "Objective") -> Callable[..., Any]:
+    size = objective.batch_size
+
+    def graph(weights: Any, count: Any) -> Any:
+        def step(begin: Any, total: Any, slopes: Any) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(weights)
+                loss = tf.reduce_sum(objective.batch_losses(weights, begin, tf.minimum(begin + size, count))[0])
+            return begin + size, total + loss, slopes + tf.cast(tape.gradient(loss, weights), tf.float64)
+
+        zero = tf.zeros([], tf.float64)
+        start = (0, zero, tf.zeros([objective.layout.size], tf.float64))
+        _, loss, slopes = tf.while_loop(lambda begin, *_: begin < count, step, start)
+        return loss / tf.cast(count, tf.float64), slopes / tf.cast(count, tf.float64)
+
+    return compiled(graph, ([objective.layout.size], tf.float32), ([], tf.int32))

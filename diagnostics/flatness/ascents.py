@@ -14,6 +14,7 @@ stands that first-order part, and the symmetric rise ½ [L(w + d) + L(w - d)] - 
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from diagnostics.flatness.around import GRADIENT, Around
 from diagnostics.flatness.readings import Found, Settings
 from diagnostics.surfaces.directions import Scale
 
-Balls = dict[str, tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray], float]]]
+Shift = Callable[[np.ndarray], np.ndarray]
 
 
 def sam(around: Around, settings: Settings) -> Found:
@@ -55,14 +56,22 @@ def _one_step(around: Around, name: str, scale: Scale, rhos: tuple[float, ...]) 
 
 # --- the worst step ---------------------------------------------------------------------------------------------------
 
-# Of a ball of radius 1: what is nearest in it, the furthest point along a slope, and the slope's dual norm.
+
+class Ball(NamedTuple):
+    """All steps of length at most 1."""
+
+    project: Shift  # what is nearest in it
+    furthest: Shift  # its point furthest along a slope
+    dual: Callable[[np.ndarray], float]  # how far that is
+
+
 BALLS = {
-    "l2": (
-        lambda v: v / max(float(np.linalg.norm(v)), 1.0),
-        lambda g: g / np.linalg.norm(g),
+    "l2": Ball(
+        lambda v: np.asarray(v / max(float(np.linalg.norm(v)), 1.0)),
+        lambda g: np.asarray(g / np.linalg.norm(g)),
         lambda g: float(np.linalg.norm(g)),
     ),
-    "linf": (lambda v: np.clip(v, -1, 1), np.sign, lambda g: float(np.abs(g).sum())),
+    "linf": Ball(lambda v: np.clip(v, -1, 1), lambda g: np.sign(g), lambda g: float(np.abs(g).sum())),
 }
 
 
@@ -79,16 +88,15 @@ def worst_adaptive_linf(around: Around, settings: Settings) -> Found:
 def _worst(around: Around, ball: str, rhos: tuple[float, ...], settings: Settings) -> Found:
     """Up a ladder of radii; each begins where the one before it ended, stretched."""
     places, scaling = around.scale("abs")
-    project, furthest, dual = BALLS[ball]
     before = around.passes
     start, slope = around.slope(places, np.zeros(len(places)), around.few)
     found, place = Found(), np.zeros(len(places))
     for rho in sorted(rhos):
-        place, top = _climb(around, place, places, rho * scaling, (project, furthest), settings)
+        place, top = _climb(around, place, places, rho * scaling, BALLS[ball], settings)
         down = around.loss(places, -rho * scaling * place, around.few)
         found.add(
             f"worst_adaptive_{ball}", rho, top - start, around.passes - before,
-            symmetric=(top + down) / 2 - start, first_order=rho * dual(scaling * slope),
+            symmetric=(top + down) / 2 - start, first_order=rho * BALLS[ball].dual(scaling * slope),
         )  # fmt: skip
         before = around.passes
     return found
@@ -99,7 +107,7 @@ def _climb(
     place: np.ndarray,
     places: np.ndarray,
     scaling: np.ndarray,
-    ball: "tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray], np.ndarray]]",
+    ball: Ball,
     settings: Settings,
 ) -> tuple[np.ndarray, float]:
     """The highest loss in the unit ball of scaled steps, and where: uphill from the best place yet.
@@ -107,7 +115,6 @@ def _climb(
     A step leads twice the radius uphill and is projected back, which in a convex loss never leads down; where it does,
     steps become half as long.
     """
-    project, furthest = ball
 
     def look(at: np.ndarray) -> tuple[float, np.ndarray]:
         loss, gradient = around.slope(places, scaling * at, around.few)
@@ -118,7 +125,7 @@ def _climb(
     for number in range(settings.steps):
         if not slope.any():  # a stationary point: any direction is as good
             slope = np.random.default_rng(settings.seed + number).standard_normal(len(place))
-        tried = project(place + stride * furthest(slope))
+        tried = ball.project(place + stride * ball.furthest(slope))
         loss, there = look(tried)
         if loss > top:
             place, top, slope = tried, loss, there

@@ -1,4 +1,4 @@
-"""The measures of sharpness by name: what each is, what leaves it unchanged, what it costs, and which run at a budget."""
+"""The measures of sharpness by name: what each is, what leaves it alone, what it costs, and which a budget has."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

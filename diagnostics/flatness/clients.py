@@ -108,8 +108,8 @@ def flatness_discrepancy(
         >>> found.summary["measure"].tolist()
         ['gradient_norm', 'kappa_fn']
     """
-    about = {name: more.pop(name) for name in ("loss", "logit_norm", "batch_size", "bn") if name in more}
-    about |= {"images": images, "seed": seed}
+    about: dict[str, Any] = {"images": images, "seed": seed}
+    about |= {name: more.pop(name) for name in ("loss", "logit_norm", "batch_size", "bn") if name in more}
     how = more | {"measures": measures, "budget": budget, "progress": progress}
     chosen = _clients(source, data, clients)
     if unknown := sorted(set(weights or {}) - set(chosen)):

@@ -17,9 +17,11 @@ from diagnostics.surfaces.directions import Norm
 from diagnostics.surfaces.losses import Loss
 from diagnostics.surfaces.objective import BatchNorm
 from diagnostics.surfaces.results import Lines, Surface
+from feddual.api import Run
 from feddual.errors import UserError
 from feddual.functional.layout import fingerprint, read
 from feddual.records import measurements as store
+from feddual.records.identity import replicate
 
 Chosen = tuple[str, str, int, Any]  # match, model, place of the seed, what is measured
 
@@ -104,7 +106,8 @@ def compare_models(
             check(folder, identity)
         lines, planes = _measured(cases, folder, directions, logit_norm, grid, options)
         bundles = {key: [one] for key, one in lines.items()}
-        made = Comparison.of(bundles, settings | _paths(groups), identity, measures.QUANTITIES)
+        about = settings | _paths(groups) | repetitions_of(groups)
+        made = Comparison.of(bundles, about, identity, measures.QUANTITIES)
         if folder is not None:
             made.write(folder)
     made.planes = planes
@@ -130,6 +133,18 @@ def _paths(groups: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     paths = {name: [getattr(one, "path", one) for one in group] for name, group in groups.items()}
     known = all(isinstance(path, (str, Path)) for several in paths.values() for path in several)
     return {"runs": {name: [Path(path).name for path in several] for name, several in paths.items()}} if known else {}
+
+
+def repetitions_of(groups: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """The draw and seed of each place, if all models are runs that pair up."""
+    groups = {
+        name: [Run(one) if isinstance(one, (str, Path)) else one for one in group] for name, group in groups.items()
+    }
+    if not all(isinstance(one, Run) for group in groups.values() for one in group):
+        return {}
+    found = {tuple(replicate(one.config.to_dict()) for one in group) for group in groups.values()}
+    unique = len(found) == 1 and len(set(next(iter(found)))) == len(next(iter(found)))
+    return {"repetitions": [list(one) for one in next(iter(found))]} if unique else {}
 
 
 def _hashes(cases: Sequence[Chosen]) -> dict[str, Any]:

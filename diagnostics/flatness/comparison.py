@@ -16,9 +16,10 @@ import pandas as pd
 
 from diagnostics import tables
 from diagnostics.flatness import footing, measures
-from diagnostics.statistics import LEVEL, Interval, crossed, said, simultaneous
+from diagnostics.statistics import LEVEL, Interval, repeated, said, simultaneous
 from diagnostics.surfaces.results import Lines, Surface
 from feddual.records import measurements as store
+from feddual.records.identity import Replicate
 from feddual.records.run_dir import atomic_write
 
 FILE = "comparison.json"
@@ -76,7 +77,12 @@ class Comparison:
         models = pd.DataFrame([_model(key, several) for key, several in measured.items()])
         plain = {key: several for key, several in measured.items() if key[1] == "plain"}
         readings = list(_readings(values, models, names))
-        return cls(values, models, profiles(plain), summarise(readings), paired(readings), settings, identity)
+        known = settings.get("repetitions") or [(0, place) for place in sorted({key[3] for key in measured})]
+        repetitions = [Replicate(*one) for one in known]
+        return cls(
+            values, models, profiles(plain, repetitions), summarise(readings, repetitions),
+            paired(readings, repetitions), settings, identity,
+        )  # fmt: skip
 
     @classmethod
     def load(cls, path: str | Path) -> "Comparison | None":
@@ -203,7 +209,7 @@ def _model(key: tuple[str, str, str, int], several: Sequence[Lines | Surface]) -
     return dict(zip(("match", "variant", "model", "seed"), key, strict=True)) | facts | here
 
 
-def profiles(measured: Measured) -> pd.DataFrame:
+def profiles(measured: Measured, repetitions: Sequence[Replicate]) -> pd.DataFrame:
     """delta(r) over all seeds and directions of a model: its mean as in `summarise`, median, the band of 10 to 90 %.
 
     With the loss at the centre, mean over seeds, and the split of the samples, which a picture must name.
@@ -227,7 +233,7 @@ def profiles(measured: Measured) -> pd.DataFrame:
             for place, radius in enumerate(measures.RADII):
                 rises = profile[:, :, place]
                 spread = dict(zip(("p10", "median", "p90"), np.quantile(rises, [0.1, 0.5, 0.9]), strict=True))
-                means = dict(zip(ENDS, interval(rises, log and place > 0).floats(), strict=True))
+                means = dict(zip(ENDS, interval(repetitions, rises, log and place > 0).floats(), strict=True))
                 rows.append(labels | {"radius": radius, "seeds": len(rises)} | means | spread | loss)
     return pd.DataFrame(rows)
 
@@ -235,9 +241,9 @@ def profiles(measured: Measured) -> pd.DataFrame:
 ENDS = ("mean", "low", "high")
 
 
-def interval(values: np.ndarray, log: bool, level: float = LEVEL) -> Interval:
-    """Over seeds and directions, on the scale of logarithms or plainly."""
-    return crossed(np.log(values), level).exp() if log else crossed(values, level)
+def interval(which: Sequence[Replicate], values: np.ndarray, log: bool, level: float = LEVEL) -> Interval:
+    """Over repetitions and directions, on the scale of logarithms or plainly."""
+    return repeated(which, np.log(values), level).exp() if log else repeated(which, values, level)
 
 
 @dataclass(frozen=True)
@@ -273,12 +279,12 @@ def _readings(values: pd.DataFrame, models: pd.DataFrame, names: Sequence[str]) 
             yield Reading(str(match), str(variant), quantity, tables, losses, bounds)
 
 
-def summarise(readings: Sequence[Reading]) -> pd.DataFrame:
+def summarise(readings: Sequence[Reading], repetitions: Sequence[Replicate]) -> pd.DataFrame:
     """Each model's mean of each quantity, with its interval, and the loss at the model itself."""
     rows = []
     for one in readings:
         for model, table in one.tables.items():
-            mean, low, high = interval(table, one.log).floats()
+            mean, low, high = interval(repetitions, table, one.log).floats()
             count = one.censored[model]
             ends = {"low": np.nan, "high": np.nan} if count else {"low": low, "high": high}
             rows.append(
@@ -289,7 +295,7 @@ def summarise(readings: Sequence[Reading]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def paired(readings: Sequence[Reading]) -> pd.DataFrame:
+def paired(readings: Sequence[Reading], repetitions: Sequence[Replicate]) -> pd.DataFrame:
     """The second model over or minus the first, for each pair of models and quantity; seeds and directions paired."""
     rows = []
     for one in readings:
@@ -298,7 +304,7 @@ def paired(readings: Sequence[Reading]) -> pd.DataFrame:
         for first, second in pairs:
             tables = [np.log(one.tables[name]) if one.log else one.tables[name] for name in (first, second)]
             levels = (LEVEL, simultaneous(together * len(pairs)))
-            single, every = (crossed(tables[1] - tables[0], at) for at in levels)
+            single, every = (repeated(repetitions, tables[1] - tables[0], at) for at in levels)
             single, every = (single.exp(), every.exp()) if one.log else (single, every)
             bound = BOUNDS[one.censored[first] > 0, one.censored[second] > 0]
             ends = [np.nan if bound else float(end) for end in (single.low, single.high, every.low, every.high)]

@@ -145,6 +145,7 @@ def compare_surfaces(
         planes = list(next(iter(next(iter(groups.values())).values())))
         settings = {"models": {name: len(group) for name, group in groups.items()}, "tau": tau, "planes": planes}
         settings |= {"left_out": left_out} if left_out else {}
+        settings["repetitions"] = [list(which) for which in next(iter(groups.values()))]
         made = Comparison.of(measured, settings, identity, (*AT_CENTRE, *measures.QUANTITIES))
     made.planes = {case: {name: largest(group) for name, group in groups.items()} for case, groups in shared.items()}
     return made

@@ -8,6 +8,7 @@ scale of single weights, since the next layer's filters mix units.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -128,7 +129,7 @@ def _rescaled(landscape: Landscape, factor: float, by: By) -> tuple[np.ndarray, 
     pairs: list[tuple[str, str]] = []
     apart, nearest = 0.0, np.inf
     names = list(layout.layers)
-    for first, second in zip(names, names[1:], strict=False):
+    for first, second in pairwise(names):
         if any(first in pair for pair in pairs):
             continue  # pairs do not overlap, so that every layer moves by the factor or its inverse
         tried = _pair(layout, weights, first, second, factor, None if by == "layer" else rng)

@@ -56,12 +56,11 @@ def measure(
         raise UserError(
             f"the loss at the model itself is {around.centre[0]}: nothing is near it. Has training diverged?"
         )
+    facts = {"budget": budget, "left_out": left_out, "named": measures != "default"}
     if folder is None:
-        return _measured(around, asked, names, identity, {"budget": budget, "left_out": left_out}, None, progress)
+        return _measured(around, asked, names, identity, facts, None, progress)
     with folder.locked():
-        made = _measured(
-            around, asked, names, identity, {"budget": budget, "left_out": left_out}, folder.path, progress
-        )
+        made = _measured(around, asked, names, identity, facts, folder.path, progress)
         made.write(folder.path)
         shutil.rmtree(folder.path / PARTS, ignore_errors=True)
     return made
@@ -77,7 +76,7 @@ def _settings(
     count = usual if directions is None else directions
     if count < 1:
         raise UserError(f"directions: at least one is needed, got {count}")
-    levels = {
+    levels: dict[str, Any] = {
         name: tuple(float(one) for one in value) if isinstance(getattr(Settings, name), tuple) else value
         for name, value in given.items()
     }
@@ -111,7 +110,7 @@ def _measured(
             if kept := tables.stored(place, identity):
                 found = Found(**{key: kept[key] for key in TABLES})
             else:
-                found = GROUPS[name].run(around, settings)
+                found = _run(name, around, settings, facts)
                 if place is not None:
                     tables.write(place, identity, {key: pd.DataFrame(getattr(found, key)) for key in TABLES})
             for key in TABLES:
@@ -128,6 +127,17 @@ def _measured(
     }  # fmt: skip
     frames = {key: tables.frame(getattr(whole, key)) for key in TABLES}
     return Sharpness(**frames, meta={"identity": dict(identity), "facts": facts})
+
+
+def _run(name: str, around: Around, settings: Settings, facts: dict[str, Any]) -> Found:
+    """A group; what this model or loss has not is left out, unless it was asked for by name."""
+    try:
+        return GROUPS[name].run(around, settings)
+    except UserError as error:
+        if facts["named"]:
+            raise
+        facts["left_out"] = facts["left_out"] | {name: str(error)}
+        return Found()
 
 
 def _at_the_model(around: Around) -> Found:

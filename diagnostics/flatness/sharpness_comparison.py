@@ -16,6 +16,7 @@ from diagnostics.flatness.footing import Case
 from diagnostics.flatness.sharpness_result import Sharpness
 from diagnostics.statistics import METHOD
 from feddual.errors import UserError
+from feddual.records.identity import Replicate
 
 Key = tuple[str, str, str, int]  # match, variant, model, place of the seed
 SAME = ("data", "bn", "settings", "layers", "include")  # of the identity: without them nothing compares
@@ -66,7 +67,9 @@ def of_cases(measured: Mapping[Key, Sharpness], settings: Mapping[str, Any]) -> 
             f"compare: as many training seeds of each of two or more models are needed, got {said or 'none'}"
         )
     _check(measured)
-    labels = [dict(zip(("match", "variant", "model", "seed"), key, strict=True)) for key in measured]
+    labels: list[dict[str, Any]] = [
+        dict(zip(("match", "variant", "model", "seed"), key, strict=True)) for key in measured
+    ]
     every = list(zip(labels, measured.values(), strict=True))
     values = pd.concat([one.values.assign(**label) for label, one in every], ignore_index=True)
     values["quantity"] = [quantity(*pair) for pair in zip(values["measure"], values["level"], strict=True)]
@@ -75,8 +78,13 @@ def of_cases(measured: Mapping[Key, Sharpness], settings: Mapping[str, Any]) -> 
     readings = [one for case in _cases(measured) for one in _readings(values, models, case)]
     told = {"models": counts, "from": "sharpness", "tau": every[0][1].meta["identity"]["settings"]["tau"], **settings}
     identity = {"from": "sharpness", "intervals": METHOD, "of": [one.meta["identity"] for _, one in every]}
-    profiles = pd.DataFrame([row for case in _cases(measured) for row in _profile(values, models, case, every)])
-    return Comparison(values, models, profiles, summarise(readings), paired(readings), told, identity)
+    known = settings.get("repetitions") or [(0, place) for place in range(next(iter(counts.values())))]
+    repetitions = [Replicate(*one) for one in known]
+    split = every[0][1].meta["facts"].get("split")
+    rows = [row for case in _cases(measured) for row in _profile(values, models, case, repetitions)]
+    profiles = pd.DataFrame(rows).assign(split=split) if rows else pd.DataFrame()
+    summary, differences = summarise(readings, repetitions), paired(readings, repetitions)
+    return Comparison(values, models, profiles, summary, differences, told, identity)
 
 
 def _cases(measured: Mapping[Key, Sharpness]) -> list[Case]:
@@ -130,7 +138,7 @@ def _readings(values: pd.DataFrame, models: pd.DataFrame, case: Case) -> Iterato
 
 
 def _profile(
-    values: pd.DataFrame, models: pd.DataFrame, case: Case, every: Sequence[tuple[Mapping[str, Any], Sharpness]]
+    values: pd.DataFrame, models: pd.DataFrame, case: Case, repetitions: Sequence[Replicate]
 ) -> Iterator[dict[str, Any]]:
     """Delta(r) over all seeds and directions of a model, as of plain models `comparison.profiles` has it."""
     if case[1] != "plain":
@@ -138,13 +146,12 @@ def _profile(
     centres, mine = _of(models, case), _of(values, case)
     rises = mine[mine["measure"] == RISE]
     log = not (rises[rises["level"] > 0]["value"] <= 0).any()
-    split = next(one.meta["facts"].get("split") for _, one in every)
     for model, part in rises.groupby("model", sort=False):
         loss = float(centres[centres["model"] == model]["loss"].mean())
-        for radius, rows in part.groupby("level"):
+        for radius in sorted(set(part["level"])):
+            rows = part[part["level"] == radius]
             (table,) = _tables(rows).values()
-            means = dict(zip(ENDS, interval(table, log and float(radius) > 0).floats(), strict=True))
+            means = dict(zip(ENDS, interval(repetitions, table, log and radius > 0).floats(), strict=True))
             spread = dict(zip(("p10", "median", "p90"), np.quantile(table, [0.1, 0.5, 0.9]).tolist(), strict=True))
-            yield {"match": case[0], "model": model, "radius": radius, "seeds": len(table), **means, **spread} | {
-                "loss": loss, "split": split
-            }  # fmt: skip
+            about = {"match": case[0], "model": model, "radius": radius, "seeds": len(table)}
+            yield {**about, **means, **spread, "loss": loss}

@@ -12,9 +12,9 @@ import pandas as pd
 from diagnostics import tables
 from feddual.errors import UserError
 from feddual.records import measurements as store
-from feddual.records.run_dir import atomic_write
+from feddual.records.run_dir import SHARPNESS, atomic_write
+from feddual.records.slim import kept_sharpness
 
-FILE = "sharpness.json"
 TABLES = ("table", "values", "profile", "layers")
 
 
@@ -52,9 +52,9 @@ class Sharpness:
         Raises:
             UserError: When there is nothing.
         """
-        found = tables.read(Path(path) / FILE)
+        found = kept_sharpness(Path(path)) or tables.read(Path(path) / SHARPNESS)
         if found is None:
-            raise UserError(f"{path}: no sharpness was measured here (no {FILE} in it)")
+            raise UserError(f"{path}: no sharpness was measured here (no {SHARPNESS} in it)")
         return cls._of_file(found)
 
     @classmethod
@@ -69,7 +69,7 @@ class Sharpness:
         Raises:
             UserError: If it holds something else.
         """
-        found = tables.read(path / FILE)
+        found = tables.read(path / SHARPNESS)
         if found is None:
             if store.is_begun(path):
                 raise UserError(f"out: {path} holds another measurement; choose another folder")
@@ -97,7 +97,7 @@ class Sharpness:
         for name in ("table", "profile", "layers"):
             atomic_write(path / f"{name}.csv", getattr(self, name).to_csv(index=False).encode())
         every = {name: getattr(self, name) for name in TABLES}
-        tables.write(path / FILE, self.meta["identity"], every, facts=self.meta["facts"])
+        tables.write(path / SHARPNESS, self.meta["identity"], every, facts=self.meta["facts"])
 
     def value(self, measure: str, level: float | None = None) -> float:
         """One number.

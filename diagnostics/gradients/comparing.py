@@ -8,12 +8,13 @@ import pandas as pd
 
 from diagnostics import tables
 from diagnostics.gradients.definitions import definition
-from diagnostics.statistics import LEVEL, METHOD, over_runs, simultaneous
+from diagnostics.statistics import LEVEL, METHOD, repeated, simultaneous
 from feddual.errors import UserError
 from feddual.functional.layout import fingerprint
+from feddual.records.identity import Replicate
 
 Frames = Sequence[pd.DataFrame]  # what the probe recorded of several runs
-BySeed = Mapping[int, pd.DataFrame]
+BySeed = Mapping[Replicate, pd.DataFrame]
 Asked = Mapping[tuple[str, str], Sequence[str]]  # definitions by label and normalisation
 COLUMNS = ("definition", "layer", "ratio", "low", "high", "all_low", "all_high", "comparisons", "runs", "rounds")
 
@@ -64,12 +65,15 @@ def _common(several: list[pd.DataFrame]) -> tuple[pd.DataFrame, np.ndarray]:
     return several[0].loc[rounds], np.stack([table.loc[rounds].to_numpy() for table in several])
 
 
-def ratios(base: Frames, other: Frames, names: Sequence[str], normalisation: str = "rms") -> pd.DataFrame:
+def ratios(
+    base: Frames, other: Frames, names: Sequence[str], normalisation: str = "rms",
+    which: Sequence[Replicate] | None = None,
+) -> pd.DataFrame:  # fmt: skip
     """How many times larger a quantity is in other runs than in the base runs, per definition and layer.
 
     The ratio is the geometric mean over rounds and runs; of what can be negative, rounds are averaged before. The 95 %
-    interval is Student's t over pairs of runs (equal seeds, paired in the given order), each a mean over its rounds:
-    rounds of one run share its luck, so one pair has no interval. The second interval is one that holds for all layers
+    interval is over pairs of runs (equal seeds, paired in the given order), each a mean over its rounds: rounds of one
+    run share its luck, so one pair has no interval. The second interval is one that holds for all layers
     of a definition at once.
 
     Args:
@@ -77,6 +81,7 @@ def ratios(base: Frames, other: Frames, names: Sequence[str], normalisation: str
         other: Frames of the other runs, in the same order of seeds.
         names: Definitions.
         normalisation: For those that are norms.
+        which: Draw of the clients and seed of each pair; by default one draw.
 
     Returns:
         Columns definition, layer, ratio, low and high, all_low and all_high (at once), comparisons (how many, the
@@ -84,6 +89,7 @@ def ratios(base: Frames, other: Frames, names: Sequence[str], normalisation: str
     """
     if len(base) != len(other):
         raise UserError(f"runs are compared in pairs of equal seeds, got {len(base)} against {len(other)}")
+    which = [Replicate(0, place) for place in range(len(base))] if which is None else which
     lines = []
     for name in names:
         logs = [_log_ratio(one, two, name, normalisation) for one, two in zip(base, other, strict=True)]
@@ -92,7 +98,7 @@ def ratios(base: Frames, other: Frames, names: Sequence[str], normalisation: str
         layers = list(logs[0].columns)
         means = np.array([frame[layers].mean() for frame in logs])
         rounds = np.min([frame[layers].notna().sum() for frame in logs], 0)
-        single, every = (over_runs(means, at).exp() for at in (LEVEL, simultaneous(len(layers))))
+        single, every = (repeated(which, means[:, None], at).exp() for at in (LEVEL, simultaneous(len(layers))))
         for layer, *ends, count in zip(layers, *single, every.low, every.high, rounds, strict=True):
             lines.append((definition(name).name, layer, *ends, len(layers), len(logs), count))
     return pd.DataFrame(lines, columns=list(COLUMNS))
@@ -121,9 +127,9 @@ def level(runs: Frames, names: Sequence[str], normalisation: str = "rms") -> pd.
 
 
 def ratios_by_seed(base: BySeed, other: BySeed, names: Sequence[str], normalisation: str = "rms") -> pd.DataFrame:
-    """`ratios` of runs given by seed, paired by it; those without a partner are left out, no rows when none has one."""
-    seeds = sorted(set(base) & set(other))
-    return ratios([base[seed] for seed in seeds], [other[seed] for seed in seeds], names, normalisation)
+    """`ratios` of runs paired by draw and seed; those without a partner are left out, no rows when none has one."""
+    which = sorted(set(base) & set(other))
+    return ratios([base[one] for one in which], [other[one] for one in which], names, normalisation, which)
 
 
 def ratio_tables(

@@ -209,6 +209,7 @@ class Space:
             raise UserError(f"scale: {scale!r} is unknown; allowed: {', '.join(get_args(Scale))}")
         if scale == "none":
             check_names("layers", layers, self.layout.layers)
+            check_names("include", include, INCLUDABLE)
             mine = [e for e in self.layout.entries if e.trainable and (not layers or e.layer in layers)]
             return mine, np.ones(sum(entry.stop - entry.start for entry in mine))
         entries, scales = [], []

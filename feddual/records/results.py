@@ -1,6 +1,7 @@
 """All runs under a folder, known by their resolved config, never by a folder's name."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -92,16 +93,17 @@ class RunSet:
         self.runs = [run for run in self.every if run.finished]
         self.unfinished = [run.path for run in self.every if not run.finished]
 
-    def same(self, wanted: Identity | None) -> list[Recorded]:
+    def same(self, wanted: Identity | None, holding: Callable[[Recorded], bool] | None = None) -> list[Recorded]:
         """The runs of an experiment, one per draw of the clients and seed.
 
         Args:
             wanted: What identifies it; None has no runs.
+            holding: Which of them count; by default all.
 
         Returns:
             In the order of draws, then seeds; where one ran twice, the one that was not for timing.
         """
-        found = [run for run in self.runs if run.identity == wanted]
+        found = [run for run in self.runs if run.identity == wanted and (holding is None or holding(run))]
         once = {run.replicate: run for run in sorted(found, key=lambda run: run.is_timing, reverse=True)}
         return [once[which] for which in sorted(once)]
 

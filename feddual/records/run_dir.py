@@ -32,6 +32,7 @@ from feddual.functional.layout import Layout
 from feddual.records.summary import summarise
 
 LOGS = ("metrics", "clients", "timings")
+SHARPNESS = "sharpness.json"  # all of a measurement
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,11 @@ class RunDir:
 
     def sharpness(self) -> list[Path]:
         """Where its measured sharpness is, by name."""
-        return sorted(path.parent for path in self.path.glob("sharpness/*/sharpness.json"))
+        return sorted(path.parent for path in self.path.glob(f"sharpness/*/{SHARPNESS}"))
+
+    def spectrum_path(self, name: str) -> Path:
+        """Where the curvature's spectrum of this name is."""
+        return self.path / "spectra" / name
 
     def barriers_path(self, name: str) -> Path:
         """Where the barriers of this name are."""

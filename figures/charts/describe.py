@@ -206,6 +206,7 @@ class Panel:
         note: A small line or two under the title.
         y_scale: linear, log, or root (equal steps are equal steps of the square root).
         x_scale: linear or log.
+        x_range: The ends of the axis to the right.
         x_names: Names of the places 0, 1, 2, ... to the right.
         y_names: Names of the places 0, 1, 2, ..., from the top down.
         upright: A dotted vertical line.
@@ -230,6 +231,7 @@ class Panel:
     upright: float | None = None
     square: bool = False
     x_scale: str = "linear"
+    x_range: tuple[float, float] | None = None
 
     @property
     def deep(self) -> bool:

@@ -35,6 +35,7 @@ NAMES = {
     "magnitude_sigma": ("magnitude-aware σ (larger: flatter)", "drop"),
 }
 ROW = 0.26  # inches
+BEYOND = 10.0  # a forest's axis ends so many times beyond its ratios
 
 
 def named(quantity: str) -> str:
@@ -42,6 +43,11 @@ def named(quantity: str) -> str:
     measure, _, level = quantity.partition("@")
     name, symbol = NAMES.get(measure, (measure, "level"))
     return f"{name}, {symbol} = {level}" if level and symbol else name
+
+
+def label(measure: str, level: float) -> str:
+    """The same of a table's row."""
+    return named(measure if np.isnan(level) else f"{measure}@{level:g}")
 
 
 def forest(found: Any) -> Chart:
@@ -61,7 +67,7 @@ def forest(found: Any) -> Chart:
         ratios = part[part["scale"] == "ratio"]
         panels.append(_forest_panel(ratios, first, _case(str(match), str(variant)), _note(part, ratios)))
     height = 1.1 + ROW * max([len(panel.y_names) * (1 + 0.35 * len(panel.marks) / 2) for panel in panels], default=4)
-    caption = "Ratios on a logarithmic scale; left of the dotted line is sharper for the first model."
+    caption = "Dotted: as the first model; to the right larger. Intervals may leave the picture."
     return Chart(panels, max(len(panels), 1), caption, panel_height=height, width=2.4 + 4.2 * max(len(panels), 1))
 
 
@@ -93,9 +99,20 @@ def _forest_panel(ratios: pd.DataFrame, first: str, title: str, note: str) -> Pa
         pale = replace(style, label="", colour=paler(style.colour, 1))
         marks.append(Points(pale, effect, y, widest, highest, sideways=True, told=told))
         marks.append(Points(style, effect, y, low, high, sideways=True, told=told))
-    words = f"ratio to {first}"
     shown = [named(one) for one in names]
-    return Panel(title, words, "", marks, note=note, y_names=shown, upright=1.0, x_scale="log", empty="no ratio")
+    about = {"note": note, "y_names": shown, "upright": 1.0, "x_scale": "log", "x_range": _reach(ratios)}
+    return Panel(title, f"ratio to {first}", "", marks, empty="no ratio", **about)
+
+
+def _reach(ratios: pd.DataFrame) -> tuple[float, float] | None:
+    """The ends of a forest's axis: few seeds have intervals over tens of decades, which leave the picture."""
+    effects = ratios["effect"].to_numpy(float)
+    effects = np.append(effects[np.isfinite(effects)], 1.0)
+    drawn = ratios[["low", "high", "all_low", "all_high"]].to_numpy(float)
+    drawn = np.append(drawn[np.isfinite(drawn) & (drawn > 0)], effects)
+    low, high = max(drawn.min(), effects.min() / BEYOND), min(drawn.max(), effects.max() * BEYOND)
+    room = (high / low) ** 0.05 if high > low else 1.5
+    return float(low / room), float(high * room)
 
 
 def radial(measured: Mapping[str, Any]) -> Chart:
@@ -117,7 +134,8 @@ def radial(measured: Mapping[str, Any]) -> Chart:
     if not frames:
         return Chart([Panel("", "radius r", "loss rise Δ(r)", [], empty="no profile was measured")], 1)
     tau = next(iter(measured.values())).meta["identity"]["settings"]["tau"]
-    return plot_profiles(pd.concat(frames, ignore_index=True), tau)
+    made = plot_profiles(pd.concat(frames, ignore_index=True), tau)
+    return replace(made, panels=[replace(panel, title="radial profile") for panel in made.panels])
 
 
 def over_rounds(frame: pd.DataFrame, quantities: Sequence[str] = ()) -> Chart:
@@ -142,7 +160,7 @@ def over_rounds(frame: pd.DataFrame, quantities: Sequence[str] = ()) -> Chart:
             band = (None, None) if np.isnan(low).all() else (low, high)
             marks.append(Line(look(number, str(run)), x, y, *band))
         level = part["level"].iloc[0] if len(part) else np.nan
-        panels.append(Panel(named(measure if np.isnan(level) else f"{measure}@{level:g}"), "round", "", marks))
+        panels.append(Panel(label(measure, level), "round", "", marks))
     return Chart(panels, min(3, max(len(panels), 1)))
 
 
@@ -184,7 +202,7 @@ def of_what(facts: Mapping[str, Any]) -> str:
 def html(found: Any) -> str:
     """The table, the profile and the caption, for a notebook."""
     rows = zip(found.table["measure"], found.table["level"], strict=True)
-    shown = found.table.assign(measure=[named(f"{name}@{level:g}" if level == level else name) for name, level in rows])
+    shown = found.table.assign(measure=[label(*row) for row in rows])
     shown = shown.drop(columns="level").dropna(axis=1, how="all")
     picture = ""
     if len(found.profile):

@@ -184,6 +184,9 @@ def _axes(panel: Panel, number: str, box: tuple[float, float, float, float] | No
         y |= {"tick0": 0, "dtick": max(1, len(cells[0]) // 10)}
     if panel.x_scale == "log":
         x["type"] = "log"
+    if panel.x_range:
+        ends = np.log10(panel.x_range) if panel.x_scale == "log" else np.asarray(panel.x_range)
+        x["range"] = ends.tolist()
     if panel.y_scale == "log":
         y["type"] = "log"
     if panel.y_scale == "root":

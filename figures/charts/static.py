@@ -167,6 +167,8 @@ def _plain_numbers(axis: Any, low: float, high: float) -> None:
 
 
 def _axes(ax: Any, panel: Panel, width: float) -> None:
+    if panel.x_range:
+        ax.set_xlim(*panel.x_range)
     if panel.x_scale == "log":
         ax.set_xscale("log")
         _plain_numbers(ax.xaxis, *ax.get_xlim())

@@ -6,10 +6,9 @@ beside them where they are recorded (`python -m diagnostics compare --from surfa
 from `comparison/<figure>/` beside the runs when it is of these surfaces.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -23,30 +22,18 @@ from figures.charts import save, tables
 from figures.charts import surfaces as plots
 
 QUANTITIES = ("loss", "accuracy", "kappa", "r_tau", "rise_0.25", "rise_0.5", "rise_1")
-Chosen = Callable[[Mapping[str, Any]], bool]  # whether a run's config belongs to a group
-
-
-def run_of(algorithm: str, model: str, iid: bool = False) -> Chosen:
-    """Runs of an algorithm, read literally, and a model on Fashion-MNIST: the paper's clients, or even ones."""
-
-    def chosen(config: Mapping[str, Any]) -> bool:
-        partition, asked = config["partition"], config["algorithm"]
-        found = (config["dataset"].get("name"), config["model"]["name"], asked["name"])
-        divided = partition["name"] == "iid" if iid else partition.get("alpha") == 0.01
-        return bool(divided) and found == ("fmnist", model, algorithm) and asked["preset"] in (None, "literal")
-
-    return chosen
+Row = tuple[str, str, str]  # a study's name, an experiment and a row of it
 
 
 def draw(
-    name: str, title: str, settings: Mapping[str, Mapping[str, Chosen]], runs: Results, out: Path, dataset: str
+    name: str, title: str, settings: Mapping[str, Mapping[str, Row]], runs: Results, out: Path, dataset: str
 ) -> Drawing:
     """Pictures and one table of pairs of groups.
 
     Args:
         name: Of the files.
         title: Of the table.
-        settings: By setting, two groups by label; the first is what the second is compared with.
+        settings: By setting, the rows of two groups by label; the first is what the second is compared with.
         runs: Where to look.
         out: Where the files go.
         dataset: For the frame.
@@ -77,7 +64,7 @@ def draw(
     return Drawing(files, frame)
 
 
-def measure(name: str, settings: Mapping[str, Mapping[str, Chosen]], runs: Results) -> list[Path]:
+def measure(name: str, settings: Mapping[str, Mapping[str, Row]], runs: Results) -> list[Path]:
     """Compare once, into files beside the runs; arguments as for `draw`."""
     files = []
     for number, groups in enumerate(settings.values()):
@@ -102,14 +89,13 @@ NOTES = (
 )
 
 
-def _found(groups: Mapping[str, Chosen], runs: Results) -> dict[str, dict[Replicate, dict[str, Surface]]]:
+def _found(groups: Mapping[str, Row], runs: Results) -> dict[str, dict[Replicate, dict[str, Surface]]]:
     """The surfaces around the last models of each group's runs, by draw and seed."""
-    found: dict[str, dict[Replicate, dict[str, Surface]]] = {label: {} for label in groups}
-    for label, chosen in groups.items():
-        for run in runs.runs:
-            if chosen(run.config):
-                surfaces = recorded.surfaces_of(run.record, run.summary["rounds"])
-                found[label] |= {run.replicate: surfaces} if surfaces else {}
+    found: dict[str, dict[Replicate, dict[str, Surface]]] = {}
+    for label, (study, source, row) in groups.items():
+        several = runs.of_study(study, lambda run: bool(run.record.surfaces()))[source, row]
+        surfaces = {run.replicate: recorded.surfaces_of(run.record, run.summary["rounds"]) for run in several}
+        found[label] = {which: here for which, here in surfaces.items() if here}
     return found
 
 

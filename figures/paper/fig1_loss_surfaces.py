@@ -11,8 +11,8 @@ from figures.paper import _surfaces
 SHOWS = ("fmnist",)
 SETTINGS = {
     "LeNet, Fashion-MNIST": {
-        "FedAvg, IID": _surfaces.run_of("fedavg", "lenet_published", iid=True),
-        "FedAvg, non-IID": _surfaces.run_of("fedavg", "lenet_published"),
+        "FedAvg, IID": ("motivation", "paper-fmnist", "iid"),
+        "FedAvg, non-IID": ("motivation", "paper-fmnist", "noniid"),
     }
 }
 

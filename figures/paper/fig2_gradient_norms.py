@@ -8,7 +8,7 @@ IID is also drawn for each definition, with 95 % intervals over seeds.
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -22,11 +22,26 @@ from figures._results import Drawing, Results, seeds_text
 from figures.charts import Chart, save, tables
 from figures.charts import gradients as plots
 
-SETTINGS = {
-    ("fmnist", "lenet_published"): ("a_lenet", "LeNet, Fashion-MNIST"),
-    ("cifar10", "vgg16"): ("b_vgg16_head", "VGG16 head, CIFAR-10"),
-    ("cifar10", "vgg_small"): ("c_vgg_small", "small VGG, CIFAR-10"),
-}
+
+class Setting(NamedTuple):
+    """A network on its data: how it is called, and where its runs are asked for."""
+
+    name: str  # of the files
+    title: str
+    dataset: str
+    model: str
+    experiment: str
+    studies: tuple[str, ...]
+
+
+SETTINGS = (
+    Setting(
+        "a_lenet", "LeNet, Fashion-MNIST", "fmnist", "lenet_published",
+        "paper-fmnist", ("motivation", "motivation-alpha"),
+    ),
+    Setting("b_vgg16_head", "VGG16 head, CIFAR-10", "cifar10", "vgg16", "paper-cifar10", ("motivation",)),
+    Setting("c_vgg_small", "small VGG, CIFAR-10", "cifar10", "vgg_small", "cifar10", ("motivation-vgg",)),
+)  # fmt: skip
 SHOWS = ("fmnist", "cifar10")
 COMPARED = tuple(one.letter for one in gradients.DEFINITIONS.values())
 SHOWN = ("A", "B", "D", "D+", "F", "G", "H", "J")  # norms, side by side
@@ -41,16 +56,17 @@ def draw(runs: Results, out: Path) -> Drawing:
     """Write fig2_*.png, .pdf and .html, and fig2_ratios as a table."""
     files: list[Path] = []
     parts = []
-    for key, (name, title) in SETTINGS.items():
-        groups = _groups(runs, *key)
+    for setting in SETTINGS:
+        name, title = setting.name, setting.title
+        groups = _groups(_runs(runs, setting))
         base, other = _pairs(groups)
         if not base:
             continue
         both = {"IID": base, f"non-IID ({SKEWED})": other}
-        every = _ratios(runs, key, groups)
+        every = _ratios(runs, setting, groups)
         by_label = {str(label): part for label, part in every[every["normalisation"] == "rms"].groupby("against")}
         ratios, profile = by_label[SKEWED], {label: by_label[label] for label in sorted(by_label)}
-        facts = {"setting": title, "model": key[1], "dataset": key[0], "trained": _trained(base, other)}
+        facts = {**_facts(setting), "trained": _trained(base, other)}
         order = [*gradients.COLUMNS, "normalisation"]
         parts.append(every[every["against"] == SKEWED][order].assign(**facts))
         chosen = [gradients.definition(item).name for item in SHOWN]
@@ -70,7 +86,7 @@ def draw(runs: Results, out: Path) -> Drawing:
     if parts and OVERHEAD.is_file():
         percent = json.loads(OVERHEAD.read_text(encoding="utf-8"))["percent"]
         files += save(plots.overhead(percent, "What measuring costs"), "fig2_overhead", out)
-    blank = [{"setting": title, "dataset": key[0], "definition": "not run"} for key, (_, title) in SETTINGS.items()]
+    blank = [_facts(setting) | {"definition": "not run"} for setting in SETTINGS]
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(blank)
     files += tables.write("fig2_ratios", "Gradient norms, non-IID / IID", _sections(frame), _notes(runs), frame, out)
     return Drawing(files, frame)
@@ -78,19 +94,23 @@ def draw(runs: Results, out: Path) -> Drawing:
 
 def measure(runs: Results) -> list[Path]:
     """Compute the ratios once, into files beside the runs."""
-    found = {key: _groups(runs, *key) for key in SETTINGS}
-    return [_file(runs, key) for key, groups in found.items() if len(_ratios(runs, key, groups, write=True))]
+    found = {setting: _groups(_runs(runs, setting)) for setting in SETTINGS}
+    return [_file(runs, one) for one, groups in found.items() if len(_ratios(runs, one, groups, write=True))]
 
 
-def _file(runs: Results, key: tuple[str, str]) -> Path:
-    return runs.root / "comparison" / f"fig2{SETTINGS[key][0]}.json"
+def _facts(setting: Setting) -> dict[str, str]:
+    return {"setting": setting.title, "model": setting.model, "dataset": setting.dataset}
 
 
-def _ratios(runs: Results, key: tuple[str, str], groups: Groups, write: bool = False) -> pd.DataFrame:
+def _file(runs: Results, setting: Setting) -> Path:
+    return runs.root / "comparison" / f"fig2{setting.name}.json"
+
+
+def _ratios(runs: Results, setting: Setting, groups: Groups, write: bool = False) -> pd.DataFrame:
     """The strongest skew under every definition; the milder ones, for the profile over depth, under one."""
     milder = {(label, "rms"): ["A"] for label in sorted(groups) if label not in ("IID", SKEWED)}
     asked = {(SKEWED, "rms"): COMPARED, (SKEWED, "raw"): COMPARED} | milder
-    return gradients.ratio_tables(groups, "IID", asked, _file(runs, key), write)
+    return gradients.ratio_tables(groups, "IID", asked, _file(runs, setting), write)
 
 
 NOTE = (
@@ -106,24 +126,27 @@ IN_ORDER = (
 
 
 def _notes(runs: Results) -> list[str]:
-    probes = [run.record.probe_path(GradientNormProbe.name) for run in _probed(runs)]
+    probes = [run.record.probe_path(GradientNormProbe.name) for one in SETTINGS for run in _runs(runs, one)]
     is_random = all((open_probe(path).read_json("facts.json") or {}).get("halves") == RANDOM for path in probes)
     return [NOTE] if is_random else [NOTE, IN_ORDER]
 
 
-def _groups(runs: Results, dataset: str, model: str) -> Groups:
-    """Frames by partition and repetition, of FedAvg runs that recorded gradient norms."""
+def _runs(runs: Results, setting: Setting) -> list[Recorded]:
+    """FedAvg's runs that recorded gradient norms."""
+    found = [
+        runs.of_study(study, lambda run: run.record.has_probe(GradientNormProbe.name)) for study in setting.studies
+    ]
+    rows = [several for one in found for (source, _), several in one.items() if source == setting.experiment]
+    return [run for several in rows for run in several if run.config["algorithm"]["name"] == "fedavg"]
+
+
+def _groups(probed: Sequence[Recorded]) -> Groups:
+    """Frames by partition and repetition."""
     found: Groups = {}
-    for run in _probed(runs):
-        if (run.config["dataset"].get("name"), run.config["model"]["name"]) == (dataset, model):
-            folder = run.record.probe_path(GradientNormProbe.name)
-            found.setdefault(_label(run), {})[run.replicate] = GradientNormProbe.read(folder)
+    for run in probed:
+        folder = run.record.probe_path(GradientNormProbe.name)
+        found.setdefault(_label(run), {})[run.replicate] = GradientNormProbe.read(folder)
     return found
-
-
-def _probed(runs: Results) -> list[Recorded]:
-    fedavg = [run for run in runs.runs if run.config["algorithm"]["name"] == "fedavg"]
-    return [run for run in fedavg if run.record.has_probe(GradientNormProbe.name)]
 
 
 def _label(run: Recorded) -> str:
@@ -145,7 +168,7 @@ def _trained(base: Sequence[pd.DataFrame], other: Sequence[pd.DataFrame]) -> str
 
 def _sections(frame: pd.DataFrame) -> list[tables.Block]:
     if "ratio" not in frame:
-        return [tables.Block("", ["setting", "ratio"], [[title, "not run"] for _, title in SETTINGS.values()])]
+        return [tables.Block("", ["setting", "ratio"], [[setting.title, "not run"] for setting in SETTINGS])]
     sections = []
     for title, rows in frame[frame["normalisation"] == "rms"].groupby("setting", sort=False):
         layers = list(dict.fromkeys(rows["layer"]))

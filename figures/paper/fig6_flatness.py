@@ -11,8 +11,14 @@ from figures.paper import _surfaces
 
 SHOWS = ("fmnist",)
 SETTINGS = {
-    setting: {"FedAvg": _surfaces.run_of("fedavg", model), "FedDUAL": _surfaces.run_of("feddual", model)}
-    for setting, model in {"LeNet": "lenet_published", "VGG16 head": "vgg16"}.items()
+    "LeNet": {
+        "FedAvg": ("motivation", "paper-fmnist", "noniid"),
+        "FedDUAL": ("motivation", "paper-fmnist", "feddual"),
+    },
+    "VGG16 head": {
+        "FedAvg": ("motivation-head", "paper-cifar10", "fedavg"),
+        "FedDUAL": ("motivation-head", "paper-cifar10", "feddual"),
+    },
 }
 
 

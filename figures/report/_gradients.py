@@ -104,7 +104,7 @@ def _ratio_tables(base: Group, other: Group) -> pd.DataFrame:
     one, two = ([group.gradient_norms[seed] for seed in seeds] for group in (base, other))
     if not seeds:
         return pd.DataFrame()
-    parts = [gradients.ratios(one, two, SHOWN, UNITS).assign(round="all")]
+    parts = [gradients.ratios(one, two, SHOWN, UNITS, seeds).assign(round="all")]
     for letter in SHOWN:
         if any(gradients.per_round(frame, letter, UNITS).empty for frame in [*one, *two]):
             continue

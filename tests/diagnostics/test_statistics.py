@@ -16,6 +16,7 @@ from diagnostics.statistics import (
     over_repetitions,
     over_runs,
     over_seeds,
+    repeated,
     said,
     simultaneous,
     variance_components,
@@ -46,6 +47,32 @@ def test_several_intervals_hold_at_once():
     assert simultaneous(5) == pytest.approx(0.99)
     wide = over_runs(np.array([1.0, 2, 3]), simultaneous(5))
     assert wide.high - wide.mean == pytest.approx(9.9248 / 3**0.5, rel=1e-4)
+
+
+def grid(draws, seeds):
+    return [Replicate(draw, seed) for draw in range(draws) for seed in range(seeds)]
+
+
+def test_runs_of_one_draw_are_crossed_with_their_directions():
+    values = np.random.default_rng(0).normal(size=(3, 4))
+    assert repeated(grid(1, 3), values).floats() == crossed(values).floats()
+
+
+def test_draws_that_differ_make_the_interval_as_wide_as_draws_alone():
+    """Two draws at 0 and 1, whatever the seed and the direction: t with one degree of freedom, 12.706 of 1 / 2."""
+    values = np.repeat([0.0, 1.0], 3)[:, None] + np.zeros((6, 4))
+    found = repeated(grid(2, 3), values)
+    assert found.floats() == pytest.approx((0.5, 0.5 - 12.706 / 2, 0.5 + 12.706 / 2), rel=1e-4)
+    assert crossed(values).high < 1.2  # as six independent runs it would be far too short
+    shuffled = [5, 0, 3, 1, 4, 2]  # in any order
+    again = repeated([grid(2, 3)[place] for place in shuffled], values[shuffled])
+    assert again.floats() == pytest.approx(found.floats())
+
+
+def test_draws_with_unequal_seeds_count_once_each():
+    values = np.array([[0.0], [0.0], [1.0], [2.0]])
+    which = [Replicate(0, 0), Replicate(0, 1), Replicate(1, 0), Replicate(2, 0)]
+    assert repeated(which, values).floats() == over_runs(np.array([0.0, 1, 2])).floats()
 
 
 def twin(values, level=0.95):
@@ -112,7 +139,9 @@ def test_intervals_cover_what_they_are_of(seed, direction, rest):
 def test_recorded_coverage():
     """Interaction alone cannot be told from seeds by three of them, so that its interval is longer than need be."""
     found = {name: one["percent"] for name, one in json.loads(COVERAGE.read_text())["designs"].items()}
-    assert found.pop("only_interaction") > 97
+    wide = [found.pop(name) for name in list(found) if name == "only_interaction" or name.startswith("two_draws")]
+    assert len(wide) == 5
+    assert all(97 < percent < 99.5 for percent in wide)
     assert all(93 <= percent <= 97 for name, percent in found.items() if not name.startswith("not_"))
 
 

@@ -15,6 +15,7 @@ from diagnostics.landscape import Landscape, loss_surface
 from diagnostics.surfaces.results import Surface
 from feddual._lazy import keras
 from feddual.errors import UserError
+from feddual.records.identity import Replicate
 from tests.helpers import tiny
 
 RNG = np.random.default_rng(0)
@@ -81,7 +82,7 @@ def test_planes_of_one_footing_are_compared_case_by_case():
             "loss-9-pair-0": quartic(21, noise=3, **at_loss | {"level": 9.0}),
         }  # fmt: skip
 
-    found = {name: {0: planes(number, 3 + number)} for number, name in enumerate("ab")}
+    found = {name: {Replicate(42, 0): planes(number, 3 + number)} for number, name in enumerate("ab")}
     made = recorded.compare_surfaces(found)
     cases = [("round", "plain"), ("round", "logit-normalised"), ("loss", "plain")]
     assert list(made.planes) == list(dict.fromkeys(zip(made.summary["match"], made.summary["variant"], strict=True)))

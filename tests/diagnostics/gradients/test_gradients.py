@@ -21,6 +21,7 @@ from diagnostics.gradients.definitions.drift_diversity import drift_diversity
 from feddual import algorithms, api
 from feddual._lazy import keras
 from feddual.errors import UserError
+from feddual.records.identity import Replicate
 from feddual.training.engine import worker_view
 from feddual.training.workbench import workbench
 from tests import reference
@@ -462,7 +463,11 @@ def test_rounds_of_a_signed_square_are_averaged_before_the_ratio():
 
 
 def test_ratios_are_read_from_a_file_only_if_it_is_of_these_runs(tmp_path):
-    groups = {"even": {seed: frame_of(1, seed) for seed in range(3)}, "skewed": {1: frame_of(2, 3), 2: frame_of(2, 4)}}
+    which = [Replicate(42, seed) for seed in range(3)]
+    groups = {
+        "even": {which[seed]: frame_of(1, seed) for seed in range(3)},
+        "skewed": {which[1]: frame_of(2, 3), which[2]: frame_of(2, 4)},
+    }
     asked, file = {("skewed", "rms"): ["A"], ("milder", "rms"): ["A"]}, tmp_path / "ratios.json"
     made = gradients.ratio_tables(groups, "even", asked, file)
     assert not file.exists()  # drawing writes nothing
@@ -473,7 +478,7 @@ def test_ratios_are_read_from_a_file_only_if_it_is_of_these_runs(tmp_path):
     assert again.to_dict("records") == made.to_dict("records")  # every digit
     file.write_text(file.read_text().replace('"layer": "a"', '"layer": "kept"'))
     assert "kept" in set(gradients.ratio_tables(groups, "even", asked, file)["layer"])
-    groups["skewed"][1] = frame_of(3, 3)
+    groups["skewed"][which[1]] = frame_of(3, 3)
     assert "kept" not in set(gradients.ratio_tables(groups, "even", asked, file)["layer"])
 
 
