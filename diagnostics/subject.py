@@ -156,7 +156,8 @@ def of_run(
         raise UserError(f"{run.path}: no checkpoint yet")
     found = setting.of(run.config, checkpoint)
     images_of, labels = found.images(split)
-    pool, about = np.arange(len(labels)), dict[str, Any]()
+    about: dict[str, Any] = {}
+    pool = np.arange(len(labels))
     if split == "train":
         division = partition.split(labels, run.config.partition)
         pool = pooled(division) if client is None else _held_by(division, client)
@@ -170,17 +171,6 @@ def of_run(
     weights, more = _weights(labels[rows], len(rows), None, class_weight)
     x, y = found.inputs(split, rows), labels[rows].astype(np.int32)
     return Subject(network.model, x, y, features, facts | about | more, originals=originals, sample_weight=weights)
-
-
-def of_round(view: RoundView, images: int | None, seed: int, probe: str) -> Subject:
-    """The global model after a round and a subset of the pooled training data, for a probe of this name."""
-    federation = view.federation
-    labels, pool = federation.dataset.y_train, pooled(federation.partition)
-    rows = pool[stratified_rows(labels[pool], images, seed)]
-    x, y = federation.train(rows)
-    facts = facts_of(view.experiment, view.round_index, federation.dataset.name, "train", seed, rows)
-    facts = {"probe": probe, **facts, **pool_facts(pool, len(labels))}
-    return Subject(view.model, x, y, federation.train_features is not None, facts, view.weights)
 
 
 def of_clients(
@@ -206,6 +196,17 @@ def of_clients(
         x, y = found.inputs("train", rows), labels[rows].astype(np.int32)
         made.append(Subject(like.model, x, y, like.features, facts))
     return made
+
+
+def of_round(view: RoundView, images: int | None, seed: int, probe: str) -> Subject:
+    """The global model after a round and a subset of the pooled training data, for a probe of this name."""
+    federation = view.federation
+    labels, pool = federation.dataset.y_train, pooled(federation.partition)
+    rows = pool[stratified_rows(labels[pool], images, seed)]
+    x, y = federation.train(rows)
+    facts = facts_of(view.experiment, view.round_index, federation.dataset.name, "train", seed, rows)
+    facts = {"probe": probe, **facts, **pool_facts(pool, len(labels))}
+    return Subject(view.model, x, y, federation.train_features is not None, facts, view.weights)
 
 
 def _shared(pool: np.ndarray, labels: np.ndarray, config: Any, others: Sequence[Any]) -> np.ndarray:

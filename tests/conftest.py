@@ -29,6 +29,8 @@ HEAVY = (
     "tests/diagnostics/forgetting/test_probe.py",
     "tests/diagnostics/gradients",
     "tests/diagnostics/probes",
+    "tests/diagnostics/merging",
+    "tests/diagnostics/trajectories",
     "tests/diagnostics/surfaces/test_fast.py",
     "tests/diagnostics/surfaces/test_kinds_of_model.py",
     "tests/diagnostics/surfaces/test_losses.py",

@@ -4,7 +4,6 @@ Every point is made from both ends in float64 and rounded once, so that the ends
 is asked for again (each end of every line) is evaluated once.
 """
 
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -158,8 +157,3 @@ def balanced_pairs(count: int, wanted: int | None) -> list[tuple[int, int]]:
             first, second = sorted((place, (place + gap) % count))
             found.setdefault((first, second))
     return list(found)[: len(found) if wanted is None else wanted]
-
-
-def names_of(rows: Sequence[dict[str, Any]], key: str) -> list[str]:
-    """The values of a key, each once and in their order."""
-    return list(dict.fromkeys(row[key] for row in rows))

@@ -26,6 +26,7 @@ from feddual.errors import UserError
 from feddual.records import measurements as store
 
 FILE = "planes.json"
+MARGIN = 0.4  # of the clients' span: a client's data may have their lowest loss beyond its own place
 POOLED = "all clients' data"
 TABLES = ("clients", "pairs")
 
@@ -170,7 +171,7 @@ def client_planes(
     folder = None if out is None else Path(out)
     if folder is not None:
         _check(folder, identity)
-    extent = extents_around(plane.coordinates, grid)
+    extent = extents_around(plane.coordinates, grid, margin=MARGIN)
     surfaces, points = {}, {}
     for name, subject in {POOLED: pooled, **{f"client {client}": one for client, one in own.items()}}.items():
         landscape = Landscape(subject, weights=found.after, bn=bn, batch_size=batch_size)

@@ -131,14 +131,17 @@ def extent_around(values: np.ndarray, count: int, margin: float = 0.15) -> tuple
     return -below * step, (count - 1 - below) * step
 
 
-def extents_around(coordinates: np.ndarray, count: int) -> tuple[tuple[float, float], tuple[float, float]]:
+def extents_around(
+    coordinates: np.ndarray, count: int, margin: float = 0.15
+) -> tuple[tuple[float, float], tuple[float, float]]:
     """`extent_around` of both axes of a plane.
 
     Args:
         coordinates: Shape (vectors, 2).
         count: Points along each axis.
+        margin: Room beyond the values, as a share of their span.
 
     Returns:
         Low and high end of the first, and of the second axis.
     """
-    return extent_around(coordinates[:, 0], count), extent_around(coordinates[:, 1], count)
+    return extent_around(coordinates[:, 0], count, margin), extent_around(coordinates[:, 1], count, margin)

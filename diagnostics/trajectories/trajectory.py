@@ -181,7 +181,7 @@ def trajectory(
         >>> found.points[["alpha", "beta"]].iloc[-1].tolist()  # the last model is the origin
         [0.0, 0.0]
     """
-    opened = dict(zip(_names(runs), map(_opened, runs), strict=True))
+    opened = dict(zip(run_names(runs), map(_opened, runs), strict=True))
     places = _checkpoints(opened, rounds)
     last = [one for one in places if one.run == places[0].run][-1]
     subject = samples.of_run(next(iter(opened.values())), last.round, split, images, seed, among=[*opened.values()])
@@ -239,7 +239,7 @@ def _opened(run: Any) -> Run:
     return run if isinstance(run, Run) else Run(run)
 
 
-def _names(runs: Sequence[Any]) -> list[str]:
+def run_names(runs: Sequence[Any]) -> list[str]:
     """What runs are called: their folders' names, with those above where these are the same."""
     if not runs:
         raise UserError("trajectory: at least one run is needed")

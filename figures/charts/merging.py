@@ -146,7 +146,7 @@ def planes(found: Any, columns: int = 4, cap: float | None = None) -> Chart:
         marks: list[Any] = [Contour(surface.loss, scale, surface.alphas, surface.betas)]
         marks.append(Points(Look("clients", "#FFFFFF", "o", width=0.5), x, y, told=list(everyone.index)))
         centre = float(surface.loss[surface.centre])
-        note = f"global model {centre:.3g}"
+        note = f"global model {centre:.2g}"
         if name in everyone.index:
             row = everyone.loc[name]
             place = np.array([row["alpha"]]), np.array([row["beta"]])
@@ -154,7 +154,7 @@ def planes(found: Any, columns: int = 4, cap: float | None = None) -> Chart:
             lowest = np.array([row["min_alpha"]]), np.array([row["min_beta"]])
             words = "lowest on the grid"
             marks.append(Points(Look(words, "#FFFFFF", "X", width=1.4), *lowest, told=[words]))
-            note += f", its own {row['own_loss']:.3g}"
+            note += f", own {row['own_loss']:.2g}"
         marks.append(Points(Look("global model", "#222222", "+", width=1.6), np.zeros(1), np.zeros(1)))
         panels.append(Panel(name, "1st direction", "2nd direction", marks, note=note, square=True))
     columns = min(columns, len(panels))

@@ -37,8 +37,8 @@ def trajectory(found: Any, cap: float | None = None) -> Chart:
         told = [f"{name}, round {row.round}: {_said(row)}" for row in path.itertuples()]
         over.append(replace(_points(style, path, scale, told), joined=True))
         rounds = path["round"].to_numpy(float)
-        beside.append(Line(replace(style, label=f"{name}, from the origin"), rounds, path["distance"].to_numpy(float)))
-        off = replace(style, label=f"{name}, off the plane", dash="dashed")
+        beside.append(Line(style, rounds, path["distance"].to_numpy(float)))
+        off = replace(style, label="", dash="dashed")  # the legend has the solid one
         beside.append(Line(off, rounds, path["off"].to_numpy(float)))
     first, second = (f"principal direction {n + 1} ({found.shares[n]:.0%})" for n in (0, 1))
     origin = f"+: the last model of {found.runs[0]}"
@@ -46,8 +46,8 @@ def trajectory(found: Any, cap: float | None = None) -> Chart:
     walk = f"random walks of as many steps: {found.walk[0]:.0%}, {found.walk[1]:.0%}"
     note = f"points: the models' own loss; {origin}\n{walk}"
     plane = Panel("in the plane", first, second, over, note=note)
-    told = "weight-space distances; off the plane, the contours are not the models' losses"
-    aside = Panel("off the plane", "round", "distance", beside, note=told)
+    words = "solid: from the origin; dashed: from the plane\nthe contours are losses in the plane, not of these models"
+    aside = Panel("beside the plane", "round", "distance in weight space", beside, note=words)
     return Chart([plane, aside], 2, panel_height=4.0, width=10.2)
 
 
