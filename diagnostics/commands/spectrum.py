@@ -10,7 +10,8 @@ import typer
 from feddual.cli.shell import Json
 
 if TYPE_CHECKING:
-    from diagnostics.curvature.operator import Kind, Scale
+    from diagnostics.curvature.operator import Kind
+    from diagnostics.surfaces.directions import Scale
 
 
 def spectrum(
