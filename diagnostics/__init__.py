@@ -22,12 +22,26 @@ def _doors(package: str, homes: dict[str, str]) -> tuple[Callable[[str], Any], C
 
 _HOMES = {
     "landscape": "Landscape loss_surface loss_lines",
+    "curvature.operator": "Curvature",
+    "curvature.spectrum": "Spectrum",
     "surfaces.directions": "Direction Space register_filter_axes",
     "surfaces.results": "Surface Lines",
+    "flatness.clients": "flatness_discrepancy",
     "flatness.compare": "compare_models",
+    "flatness.rescaling": "rescaling_audit",
+    "flatness.sharpness_comparison": "compare_sharpness",
+    "flatness.sharpness_result": "Sharpness",
+    "forgetting.model": "calibration neural_collapse",
+    "forgetting.probe": "ForgettingProbe",
     "gradients.probe": "GradientNormProbe",
     "gradients.callback": "GradientNormCallback",
     "gradients.replay": "gradient_norms",
+    "merging.clients": "ClientModels client_models",
+    "merging.barriers": "barriers",
+    "merging.planes": "ClientPlanes client_planes",
+    "merging.result": "Barriers compare_barriers",
+    "trajectories.trajectory": "Trajectory trajectory",
     "probes.loss_surface": "LossSurfaceProbe",
+    "probes.sharpness": "SharpnessProbe",
 }
 __getattr__, __dir__ = _doors(__name__, _HOMES)

@@ -4,19 +4,26 @@ import inspect
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from diagnostics import subject
+from diagnostics.curvature.measuring import Effort, Measuring
+from diagnostics.curvature.operator import Curvature, Kind
+from diagnostics.curvature.spectrum import Spectrum
 from diagnostics.subject import Subject
-from diagnostics.surfaces.directions import Direction, Norm, Space, usable
+from diagnostics.surfaces.directions import Direction, Norm, Scale, Space, usable
 from diagnostics.surfaces.grid import Extent, Grid
 from diagnostics.surfaces.losses import Loss, compiled_loss
 from diagnostics.surfaces.measure import Measurement, Running
 from diagnostics.surfaces.objective import BatchNorm, Measures, Objective
 from diagnostics.surfaces.results import Lines, Surface
 from feddual.errors import UserError
+
+if TYPE_CHECKING:
+    from diagnostics.flatness.sharpness_result import Sharpness
 
 
 class Landscape:
@@ -32,6 +39,9 @@ class Landscape:
         images: How many samples; None for all.
         split: Of a run's data: test, or train (what clients hold, pooled; an example that several hold counts once).
         round: Of a run: a kept checkpoint, the last by default.
+        client: Of a run: look at the training data of this client alone.
+        weights: A vector in the layout of the model's weights, to look at instead of those it holds: a client's own
+            model, or one in between.
         seed: Of the choice of samples and of random directions.
         loss: None for the loss the model was compiled with or, without one and for runs, cross-entropy from logits;
             `crossentropy`, `mse`, a Keras loss or its name, or a function from (targets, outputs) to one loss per
@@ -57,6 +67,8 @@ class Landscape:
         (5, 5)
         >>> landscape.lines(count=3, grid=5, progress=False).loss.shape
         (3, 5)
+        >>> landscape.sharpness(["sam"], progress=False).table["measure"].tolist()
+        ['gradient_norm', 'sam']
     """
 
     def __init__(
@@ -68,6 +80,8 @@ class Landscape:
         images: int | None = 2000,
         split: str = "train",
         round: int | None = None,
+        client: int | None = None,
+        weights: np.ndarray | None = None,
         seed: int = 0,
         loss: Loss = None,
         regularisation: bool = False,
@@ -81,9 +95,11 @@ class Landscape:
     ):
         if engine not in ("auto", "plain"):
             raise UserError(f"engine: {engine!r} is unknown; allowed: auto, plain")
-        self.subject: Subject = subject.resolve(source, x, y, round, split, images, seed, sample_weight, class_weight)
+        chosen = subject.resolve(source, x, y, round, split, images, seed, sample_weight, class_weight, client)
+        if weights is not None:
+            chosen = replace(chosen, weights=np.asarray(weights, np.float32))
+        self.subject: Subject = chosen
         self.seed, self.engine = seed, engine
-        chosen = self.subject
         if loss is None and chosen.is_given:
             loss = chosen.cache.setdefault("compiled", compiled_loss(chosen.model, chosen.y))
         self.settings: dict[str, Any] = {
@@ -202,6 +218,91 @@ class Landscape:
         else:
             chosen = usable(directions, self.space, None)
         return Measurement(self, line, [[one] for one in chosen]).run(Running(out, workers, executor, progress))
+
+    def sharpness(
+        self,
+        measures: str | Sequence[str] = "default",
+        *,
+        budget: str | float = "default",
+        out: str | os.PathLike[str] | None = None,
+        progress: bool = True,
+        **settings: Any,
+    ) -> "Sharpness":
+        """How sharp the loss is around the model, by many measures; docs/diagnostics.md says what each is worth.
+
+        Args:
+            measures: `default`, what the budget has, or names of `diagnostics.flatness.catalogue.GROUPS`.
+            budget: cheap, default, full, or how many passes over the data it may take; what is left out is said.
+            out: A folder to keep the result in; the same call continues an unfinished one.
+            progress: Show a bar.
+            **settings: How: `directions=10` (and draws), `layers`, `include` as for lines, and step sizes and the like,
+                as `tau=0.1`, `worst_l2=(0.5,)` (`diagnostics.flatness.readings.Settings`).
+
+        Returns:
+            The table of values with errors and costs, the radial profile, and the gradient by layer.
+        """
+        from diagnostics.flatness.sharpness import measure
+
+        return measure(self, measures, budget=budget, out=out, progress=progress, **settings)
+
+    def curvature(
+        self, kind: Kind = "hessian", scale: Scale = "none", layers: Sequence[str] = (), include: Sequence[str] = ()
+    ) -> Curvature:
+        """The second derivatives at the model, as a linear operator on vectors.
+
+        Args:
+            kind: hessian or ggn (which leaves out the curvature of the network itself).
+            scale: none, filter (on which a surface's random directions are alike) or abs.
+            layers: Only the block of these layers.
+            include: With a scale, `bias` and `norm` move too.
+
+        Returns:
+            The operator.
+        """
+        return Curvature(self, kind, scale, layers, include)
+
+    def spectrum(
+        self,
+        k: int = 5,
+        *,
+        steps: int = 80,
+        draws: int = 10,
+        probes: int = 99,
+        kind: Kind = "hessian",
+        scale: Scale = "none",
+        layers: Sequence[str] = (),
+        include: Sequence[str] = (),
+        layerwise: bool = False,
+        tolerance: float = 1e-4,
+        budget: int | None = None,
+        seed: int | None = None,
+        out: str | os.PathLike[str] | None = None,
+        progress: bool = True,
+    ) -> Spectrum:
+        """The curvature's eigenvalues at both ends, its trace and its density.
+
+        Args:
+            k: How many eigenvalues at each end.
+            steps: Lanczos steps of each draw; a pass over the samples each, like every product.
+            draws: Random starts of the density.
+            probes: Products for the trace (Hutch++).
+            kind: hessian or ggn.
+            scale: none, filter or abs; see `Curvature`.
+            layers: Only the block of these layers.
+            include: With a scale, `bias` and `norm` move too.
+            layerwise: Look for each layer's largest eigenvalue, too; their traces are there in any case.
+            tolerance: Of the eigenvalues' residuals, relative to the largest |eigenvalue|.
+            budget: Products at most: fewer draws are made, then fewer probes, then fewer steps.
+            seed: Of the random vectors; the landscape's by default.
+            out: A folder to keep the result in; the same call continues an unfinished one.
+            progress: Show a bar.
+
+        Returns:
+            The spectrum.
+        """
+        effort = Effort(k, steps, draws, probes, tolerance, layerwise)
+        chosen = self.seed if seed is None else seed
+        return Measuring(self, self.curvature(kind, scale, layers, include), effort, budget, chosen).run(out, progress)
 
     def _random(self, index: int, norm: Norm, layers: Sequence[str], include: Sequence[str]) -> Direction:
         if self.settings["bn"] == "interpolate":

@@ -14,14 +14,14 @@ EVERY = 10.0  # seconds between plain lines
 class PointProgress(Shown):
     """Follows points as they are computed."""
 
-    def __init__(self, label: str, total: int, enabled: bool = True):
+    def __init__(self, label: str, total: int, enabled: bool = True, unit: str = "points"):
         console = Console(stderr=True)
         self._live = enabled and (console.is_terminal or console.is_jupyter)
-        self._enabled, self._label, self._total = enabled, label, total
+        self._enabled, self._label, self._total, self._unit = enabled, label, total, unit
         self._done = 0
         self._started = self._said = time.perf_counter()
         self._bar = Progress(
-            TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("points"),
+            TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn(unit),
             TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console, disable=not self._live,
             auto_refresh=not console.is_jupyter,
         )  # fmt: skip
@@ -36,4 +36,8 @@ class PointProgress(Shown):
             self._said = now
             rate = self._done / max(now - self._started, 1e-9)
             left = (self._total - self._done) / rate
-            print(f"{self._label}: {self._done}/{self._total} points, {left:.0f} s left", file=sys.stderr, flush=True)
+            print(
+                f"{self._label}: {self._done}/{self._total} {self._unit}, {left:.0f} s left",
+                file=sys.stderr,
+                flush=True,
+            )

@@ -12,6 +12,7 @@ from feddual.api import Run
 from feddual.data import datasets, partition
 from feddual.errors import UserError
 from feddual.functional.layout import fingerprint
+from feddual.probes import RoundView
 from feddual.records.slim import open_run
 
 SPLITS = ("train", "test")
@@ -131,9 +132,9 @@ def checked_arrays(x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def of_run(
     run: Run, round_index: int | None = None, split: str = "train", images: int | None = 2000, seed: int = 0,
-    among: Sequence[Run] = (), class_weight: Any = None,
+    among: Sequence[Run] = (), class_weight: Any = None, client: int | None = None,
 ) -> Subject:  # fmt: skip
-    """A run's global model and a subset of its pooled training (or test) data.
+    """A run's global model and a subset of its pooled training (or test) data, or of one client's.
 
     Args:
         run: The run.
@@ -143,19 +144,24 @@ def of_run(
         seed: Of their choice.
         among: Runs it is compared with: of the training data only what clients of all of them hold.
         class_weight: By class, for the loss.
+        client: The training data that this client holds, instead of all clients'.
     """
     if split not in SPLITS:
         raise UserError(f"split: {split!r} is unknown; allowed: {', '.join(SPLITS)}")
+    if client is not None and (split != "train" or among):
+        raise UserError("client: clients hold training data, and each its own; use split='train' and one run")
     directory = open_run(run.path)
     checkpoint = directory.last_good_checkpoint() if round_index is None else directory.read_checkpoint(round_index)
     if checkpoint is None:
         raise UserError(f"{run.path}: no checkpoint yet")
     found = setting.of(run.config, checkpoint)
     images_of, labels = found.images(split)
-    pool, about = np.arange(len(labels)), {}
+    about: dict[str, Any] = {}
+    pool = np.arange(len(labels))
     if split == "train":
-        pool = pooled(partition.split(labels, run.config.partition))
-        about = pool_facts(pool, len(labels))
+        division = partition.split(labels, run.config.partition)
+        pool = pooled(division) if client is None else _held_by(division, client)
+        about = pool_facts(pool, len(labels)) if client is None else {"client": client, "held": len(pool)}
         pool = _shared(pool, labels, run.config, [one.config for one in among])
     rows = pool[stratified_rows(labels[pool], images, seed)]
     network = found.network
@@ -167,6 +173,42 @@ def of_run(
     return Subject(network.model, x, y, features, facts | about | more, originals=originals, sample_weight=weights)
 
 
+def of_clients(
+    run: Run, clients: Sequence[int], like: Subject, images: int | None = 2000, seed: int = 0
+) -> list[Subject]:
+    """What each of several clients holds, with the model of another subject of the run.
+
+    Args:
+        run: The run.
+        clients: Their ids.
+        like: Of the same run.
+        images: How many samples of each; None for all.
+        seed: Of their choice.
+    """
+    found = setting.of(run.config, open_run(run.path).last_good_checkpoint())
+    labels = found.images("train")[1]
+    division, made = partition.split(labels, run.config.partition), []
+    for client in clients:
+        pool = _held_by(division, client)
+        rows = pool[stratified_rows(labels[pool], images, seed)]
+        facts = facts_of(run.config, like.facts["round"], found.dataset.name, "train", seed, rows)
+        facts |= {"client": client, "held": len(pool)}
+        x, y = found.inputs("train", rows), labels[rows].astype(np.int32)
+        made.append(Subject(like.model, x, y, like.features, facts))
+    return made
+
+
+def of_round(view: RoundView, images: int | None, seed: int, probe: str) -> Subject:
+    """The global model after a round and a subset of the pooled training data, for a probe of this name."""
+    federation = view.federation
+    labels, pool = federation.dataset.y_train, pooled(federation.partition)
+    rows = pool[stratified_rows(labels[pool], images, seed)]
+    x, y = federation.train(rows)
+    facts = facts_of(view.experiment, view.round_index, federation.dataset.name, "train", seed, rows)
+    facts = {"probe": probe, **facts, **pool_facts(pool, len(labels))}
+    return Subject(view.model, x, y, federation.train_features is not None, facts, view.weights)
+
+
 def _shared(pool: np.ndarray, labels: np.ndarray, config: Any, others: Sequence[Any]) -> np.ndarray:
     """Of a pool, what clients of all these experiments hold that have the same data."""
     key = (config.dataset, config.evaluation.held_out)
@@ -175,6 +217,28 @@ def _shared(pool: np.ndarray, labels: np.ndarray, config: Any, others: Sequence[
         pool = np.intersect1d(pool, pooled(partition.split(labels, division)))
     if not len(pool):
         raise UserError("split: no training example is held by clients of all these runs; compare them on split='test'")
+    return pool
+
+
+def clients_of(run: Run) -> list[int]:
+    """The clients of a run that hold training examples.
+
+    Raises:
+        UserError: When the run did not record who holds what.
+    """
+    directory = open_run(run.path)
+    if not directory.has_partition:
+        raise UserError(f"{run.path}: who holds which example was not recorded (no partition.npz in it)")
+    return [int(client) for client in np.flatnonzero(directory.read_partition()["histograms"].sum(1))]
+
+
+def _held_by(division: partition.Partition, client: int) -> np.ndarray:
+    """The training examples that one client holds, in order, each once."""
+    if not 0 <= client < division.num_clients:
+        raise UserError(f"client: must be from 0 to {division.num_clients - 1}, got {client}")
+    pool = np.unique(division.client(client))
+    if not len(pool):
+        raise UserError(f"client: {client} holds no training example")
     return pool
 
 
@@ -196,9 +260,11 @@ def facts_of(experiment: Any, round_index: int, data: str, split: str, seed: int
 
 def resolve(
     source: Any, x: Any, y: Any, round_index: int | None, split: str, images: int | None, seed: int,
-    sample_weight: Any = None, class_weight: Any = None,
+    sample_weight: Any = None, class_weight: Any = None, client: int | None = None,
 ) -> Subject:  # fmt: skip
     """Model and samples of what a user gave: a run, its folder, or a Keras model with data."""
+    if client is not None and not isinstance(source, (str, Path, Run)):
+        raise UserError("client: only a run has clients; pass the run, or x and y of the client")
     if isinstance(source, Subject):
         return source
     if isinstance(source, (str, Path)):
@@ -208,7 +274,7 @@ def resolve(
             raise UserError("x, y: a run brings its own data; give run.model() to use other data")
         if sample_weight is not None:
             raise UserError("sample_weight: a run brings its own data; pass class_weight, or run.model() with x and y")
-        return of_run(source, round_index, split, images, seed, class_weight=class_weight)
+        return of_run(source, round_index, split, images, seed, class_weight=class_weight, client=client)
     from feddual.functional.evaluated import check
 
     check(source)

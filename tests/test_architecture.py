@@ -40,8 +40,12 @@ ROOMS = {
     "diagnostics.progress": "a bar for points",
     "diagnostics.subject": "a run, a study's run or any Keras model with data",
     "diagnostics.surfaces": "directions, grids, fast paths, results",
-    "diagnostics.landscape": "surfaces and lines of a subject",
+    "diagnostics.curvature": "Hessian and GGN: products, eigenvalues, trace, density",
+    "diagnostics.landscape": "surfaces, lines and spectra of a subject",
     "diagnostics.gradients": "definitions of gradient norms, probe, callback, replay",
+    "diagnostics.forgetting": "what averaging breaks: definitions, probe, any Keras model",
+    "diagnostics.merging": "clients' models, barriers, alignment, planes through clients",
+    "diagnostics.trajectories": "checkpoints in the plane where they move most",
     "diagnostics.flatness": "models compared on one scale",
     "diagnostics.probes": "one file each, found by name",
     "diagnostics.commands": "of `python -m diagnostics`: one file each",
@@ -60,6 +64,7 @@ ASIDE = {
     ("feddual.cli", "diagnostics"): "the quickstart's story",
     ("feddual.cli", "figures"): "the quickstart's story, and the report",
     ("diagnostics", "figures.charts"): "results draw themselves when asked",
+    ("diagnostics.landscape", "diagnostics.flatness"): "a landscape is asked for its sharpness",
 }
 # Third parties, and the only places that import them.
 THIRD_PARTIES = {

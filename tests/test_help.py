@@ -9,7 +9,20 @@ import pytest
 PACKAGES = ("feddual", "diagnostics", "figures", "figures.charts")
 SHOWN = {  # the main names show an example
     "feddual": ["run", "rounds", "open", "compare", "resolve", "run_study", "Algorithm", "Probe"],
-    "diagnostics": ["Landscape", "loss_surface", "loss_lines", "compare_models", "Space", "GradientNormProbe"],
+    "diagnostics": [
+        "Landscape",
+        "Curvature",
+        "loss_surface",
+        "loss_lines",
+        "compare_models",
+        "Space",
+        "GradientNormProbe",
+        "ForgettingProbe",
+        "calibration",
+        "neural_collapse",
+        "client_models",
+        "barriers",
+    ],
     "figures": ["draw"],
     "figures.charts": ["Chart"],
 }

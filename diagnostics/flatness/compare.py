@@ -106,7 +106,7 @@ def compare_models(
             check(folder, identity)
         lines, planes = _measured(cases, folder, directions, logit_norm, grid, options)
         bundles = {key: [one] for key, one in lines.items()}
-        about = settings | _paths(groups) | _repetitions(groups)
+        about = settings | _paths(groups) | repetitions_of(groups)
         made = Comparison.of(bundles, about, identity, measures.QUANTITIES)
         if folder is not None:
             made.write(folder)
@@ -135,7 +135,7 @@ def _paths(groups: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     return {"runs": {name: [Path(path).name for path in several] for name, several in paths.items()}} if known else {}
 
 
-def _repetitions(groups: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+def repetitions_of(groups: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """The draw and seed of each place, if all models are runs that pair up."""
     groups = {
         name: [Run(one) if isinstance(one, (str, Path)) else one for one in group] for name, group in groups.items()

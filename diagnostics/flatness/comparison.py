@@ -233,7 +233,7 @@ def profiles(measured: Measured, repetitions: Sequence[Replicate]) -> pd.DataFra
             for place, radius in enumerate(measures.RADII):
                 rises = profile[:, :, place]
                 spread = dict(zip(("p10", "median", "p90"), np.quantile(rises, [0.1, 0.5, 0.9]), strict=True))
-                means = dict(zip(ENDS, _interval(repetitions, rises, log and place > 0).floats(), strict=True))
+                means = dict(zip(ENDS, interval(repetitions, rises, log and place > 0).floats(), strict=True))
                 rows.append(labels | {"radius": radius, "seeds": len(rises)} | means | spread | loss)
     return pd.DataFrame(rows)
 
@@ -241,12 +241,13 @@ def profiles(measured: Measured, repetitions: Sequence[Replicate]) -> pd.DataFra
 ENDS = ("mean", "low", "high")
 
 
-def _interval(which: Sequence[Replicate], values: np.ndarray, log: bool, level: float = LEVEL) -> Interval:
+def interval(which: Sequence[Replicate], values: np.ndarray, log: bool, level: float = LEVEL) -> Interval:
+    """Over repetitions and directions, on the scale of logarithms or plainly."""
     return repeated(which, np.log(values), level).exp() if log else repeated(which, values, level)
 
 
 @dataclass(frozen=True)
-class _Reading:
+class Reading:
     """A quantity of all models that are compared with each other: their values, shape (seeds, directions)."""
 
     match: str
@@ -265,7 +266,7 @@ class _Reading:
         return self.quantity not in PLAIN and not any((table <= 0).any() for table in self.tables.values())
 
 
-def _readings(values: pd.DataFrame, models: pd.DataFrame, names: Sequence[str]) -> Iterator[_Reading]:
+def _readings(values: pd.DataFrame, models: pd.DataFrame, names: Sequence[str]) -> Iterator[Reading]:
     for (match, variant), part in values.groupby(["match", "variant"], sort=False):
         centres = models[(models["match"] == match) & (models["variant"] == variant)]
         losses = {str(model): float(loss) for model, loss in centres.groupby("model")["loss"].mean().items()}
@@ -275,15 +276,15 @@ def _readings(values: pd.DataFrame, models: pd.DataFrame, names: Sequence[str]) 
             groups = dict(list(rows.groupby("model", sort=False)))
             tables = {str(name): _table(group, quantity) for name, group in groups.items()}
             bounds = {str(name): int(group[flag].sum()) if flag in group else 0 for name, group in groups.items()}
-            yield _Reading(str(match), str(variant), quantity, tables, losses, bounds)
+            yield Reading(str(match), str(variant), quantity, tables, losses, bounds)
 
 
-def summarise(readings: Sequence[_Reading], repetitions: Sequence[Replicate]) -> pd.DataFrame:
+def summarise(readings: Sequence[Reading], repetitions: Sequence[Replicate]) -> pd.DataFrame:
     """Each model's mean of each quantity, with its interval, and the loss at the model itself."""
     rows = []
     for one in readings:
         for model, table in one.tables.items():
-            mean, low, high = _interval(repetitions, table, one.log).floats()
+            mean, low, high = interval(repetitions, table, one.log).floats()
             count = one.censored[model]
             ends = {"low": np.nan, "high": np.nan} if count else {"low": low, "high": high}
             rows.append(
@@ -294,7 +295,7 @@ def summarise(readings: Sequence[_Reading], repetitions: Sequence[Replicate]) ->
     return pd.DataFrame(rows)
 
 
-def paired(readings: Sequence[_Reading], repetitions: Sequence[Replicate]) -> pd.DataFrame:
+def paired(readings: Sequence[Reading], repetitions: Sequence[Replicate]) -> pd.DataFrame:
     """The second model over or minus the first, for each pair of models and quantity; seeds and directions paired."""
     rows = []
     for one in readings:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from diagnostics.subject import Subject, facts_of, pool_facts, pooled, stratified_rows
+from diagnostics.subject import of_round
 from feddual.errors import UserError
 from feddual.probes import Probe, RoundView
 from feddual.records.measurements import read_manifest
@@ -77,14 +77,7 @@ class LossSurfaceProbe(Probe):
         """
         from diagnostics.landscape import loss_surface
 
-        federation = view.federation
-        labels, pool = federation.dataset.y_train, pooled(federation.partition)
-        rows = pool[stratified_rows(labels[pool], self.images, self.seed)]
-        x, y = federation.train(rows)
-        facts = facts_of(view.experiment, view.round_index, federation.dataset.name, "train", self.seed, rows)
-        facts |= pool_facts(pool, len(labels))
-        on_features = federation.train_features is not None
-        samples = Subject(view.model, x, y, on_features, {"probe": self.name, **facts}, view.weights)
+        samples = of_round(view, self.images, self.seed, self.name)
         folder = RunDir(view.run_folder).surface_path(f"round-{view.round_index:05d}")
         try:
             loss_surface(samples, grid=self.grid, extent=self.extent, seed=self.seed, out=folder, progress=False)

@@ -14,9 +14,10 @@ import numpy as np
 from feddual import seeding
 from feddual.errors import UserError
 from feddual.functional import _keras
-from feddual.functional.layout import Layout, fingerprint, moving_statistics, owners, read
+from feddual.functional.layout import Entry, Layout, fingerprint, moving_statistics, owners, read
 
-Norm = Literal["filter", "layer", "model"]
+Norm = Literal["filter", "layer", "model", "abs"]
+Scale = Literal["none", "filter", "abs"]
 Axes = tuple[int, ...]
 AxesRule = Axes | Callable[[Any, tuple[int, ...]], Axes]  # fixed, or found from the layer and the shape
 INCLUDABLE = ("bias", "norm")
@@ -141,7 +142,8 @@ class Space:
         Args:
             seed: Of all directions together.
             index: Which direction.
-            norm: `filter`, `layer` (each variable has the norm of the model's) or `model` (the whole has it).
+            norm: `filter`, `layer` (each variable has the norm of the model's), `model` (the whole has it) or `abs`
+                (each weight's noise is multiplied by that weight's size, and nothing is normalised).
             weights: Those to take the norms of; the model's own by default.
             layers: Move these only; all by default.
             include: `bias`, `norm` (normalisation layers), to move those too.
@@ -151,28 +153,87 @@ class Space:
         """
         if norm not in get_args(Norm):
             raise UserError(f"norm: {norm!r} is unknown; allowed: {', '.join(get_args(Norm))}")
-        _check_names("layers", layers, self.layout.layers)
-        _check_names("include", include, INCLUDABLE)
         weights = self.weights if weights is None else self.checked(weights)
         vector = np.zeros(self.layout.size)
         moved = np.zeros(self.layout.size, bool)
-        for entry, layer in zip(self.layout.entries, self.owners, strict=True):
-            axes = filter_axes(layer, entry.role, entry.shape, include) if entry.trainable else None
-            if axes is None or (layers and entry.layer not in layers):
-                continue
-            noise = seeding.generator(seed, f"direction {entry.path}", index).standard_normal(entry.shape)
+        for entry, axes in self.moved(layers, include):
+            noise = self.noise(entry, seed, index)
             vector[entry.slice] = scaled(noise, weights[entry.slice].reshape(entry.shape), axes, norm).ravel()
             moved[entry.slice] = True
-        if not moved.any():
-            raise UserError("the model has no trainable weight that a random direction moves (biases stay still)")
         if not weights[moved].any():
             raise UserError("all weights that a random direction moves are zero: on their scale it leads nowhere")
         if norm == "model":  # after all noise is drawn: one factor for the whole
             vector *= np.linalg.norm(weights[moved].astype(np.float64)) / (np.linalg.norm(vector) + TINY)
-        name = f"random {norm}-normalised, seed {seed}, index {index}"
+        name = f"random {norm}-{'scaled' if norm == 'abs' else 'normalised'}, seed {seed}, index {index}"
         name += f", of {' and '.join(layers)} only" if layers else ""
         name += f", with {' and '.join(include)}" if include else ""
         return Direction(vector.astype(np.float32), name)
+
+    def moved(self, layers: Sequence[str] = (), include: Sequence[str] = ()) -> list[tuple[Entry, Axes]]:
+        """What random directions move.
+
+        Args:
+            layers: These only; all by default.
+            include: `bias`, `norm` (normalisation layers), to move those too.
+
+        Returns:
+            The variables' entries in the layout, each with the axes of one filter's norm.
+        """
+        check_names("layers", layers, self.layout.layers)
+        check_names("include", include, INCLUDABLE)
+        found = []
+        for entry, layer in zip(self.layout.entries, self.owners, strict=True):
+            axes = filter_axes(layer, entry.role, entry.shape, include) if entry.trainable else None
+            if axes is not None and (not layers or entry.layer in layers):
+                found.append((entry, axes))
+        if not found:
+            raise UserError("the model has no trainable weight that a random direction moves (biases stay still)")
+        return found
+
+    def coordinates(
+        self, scale: Scale, weights: np.ndarray, layers: Sequence[str] = (), include: Sequence[str] = ()
+    ) -> tuple[list[Entry], np.ndarray]:
+        """The weights that a measurement moves, and the scale of each.
+
+        Args:
+            scale: `filter` (the root mean square of the weight's filter, ‖w_f‖ / √n_f), `abs` (its size) or `none` (1;
+                then every trainable weight counts, biases and normalisation layers too).
+            weights: Those to take the scales of.
+            layers: These only; all by default.
+            include: `bias`, `norm`, with a scale.
+
+        Returns:
+            Entries of the layout, and the scales of all their values in that order, float64.
+        """
+        if scale not in get_args(Scale):
+            raise UserError(f"scale: {scale!r} is unknown; allowed: {', '.join(get_args(Scale))}")
+        if scale == "none":
+            check_names("layers", layers, self.layout.layers)
+            check_names("include", include, INCLUDABLE)
+            mine = [e for e in self.layout.entries if e.trainable and (not layers or e.layer in layers)]
+            return mine, np.ones(sum(entry.stop - entry.start for entry in mine))
+        entries, scales = [], []
+        for entry, axes in self.moved(layers, include):
+            sizes = np.abs(weights[entry.slice].reshape(entry.shape).astype(np.float64))
+            if scale == "filter":
+                sizes = np.sqrt(np.mean(np.square(sizes), axis=axes, keepdims=True))
+            entries.append(entry)
+            scales.append(np.broadcast_to(sizes, entry.shape).ravel())
+        return entries, np.concatenate(scales)
+
+    @staticmethod
+    def noise(entry: Entry, seed: int, index: int) -> np.ndarray:
+        """The standard normal numbers behind a random direction's part, from a stream of their own.
+
+        Args:
+            entry: The variable.
+            seed: Of all directions together.
+            index: Which direction.
+
+        Returns:
+            Shape as the variable's.
+        """
+        return seeding.generator(seed, f"direction {entry.path}", index).standard_normal(entry.shape)
 
     def between(
         self, start: np.ndarray, end: np.ndarray, name: str = "from the first model to the second"
@@ -236,7 +297,8 @@ class Space:
         return rows
 
 
-def _check_names(what: str, given: Sequence[str], known: Collection[str]) -> None:
+def check_names(what: str, given: Sequence[str], known: Collection[str]) -> None:
+    """Refuse names that are not known, and a text where a list of them is expected."""
     if isinstance(given, str):
         raise UserError(f"{what}: expected a list of names, such as [{given!r}], got {given!r}")
     unknown = set(given) - set(known)
@@ -248,6 +310,8 @@ def scaled(noise: np.ndarray, weights: np.ndarray, axes: Axes, norm: Norm) -> np
     """Noise whose filters (or the variable as a whole) have the norms of the weights'; in float64."""
     if norm == "model":
         return noise
+    if norm == "abs":
+        return noise * np.abs(weights, dtype=np.float64)
     where = axes if norm == "filter" else tuple(range(noise.ndim))
     norms = [np.sqrt(np.square(value, dtype=np.float64).sum(axis=where, keepdims=True)) for value in (weights, noise)]
     return noise * (norms[0] / (norms[1] + TINY))

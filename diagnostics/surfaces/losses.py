@@ -153,6 +153,14 @@ def loss_name(loss: Any) -> str:
     return "a loss of one's own" if found == "<lambda>" else found
 
 
+def is_squares(loss: Any) -> bool:
+    """Whether a loss of Keras is the mean of squares and nothing else."""
+    loss = canonical(loss)
+    if type(loss) is type(as_loss(len)):
+        loss = loss.fn
+    return type(loss) is keras.losses.MeanSquaredError or loss is keras.losses.mean_squared_error
+
+
 def loss_hash(loss: Loss) -> str | None:
     """Tells losses of one's own apart, in any process, by their code and values; None for a built-in one."""
     loss = canonical(loss)

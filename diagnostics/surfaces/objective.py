@@ -14,7 +14,7 @@ import numpy as np
 
 from diagnostics.subject import FEW, checked_arrays
 from diagnostics.surfaces import checks
-from diagnostics.surfaces.losses import Loss, Meant, loss_hash, loss_name, resolve_loss
+from diagnostics.surfaces.losses import Loss, Meant, is_squares, loss_hash, loss_name, resolve_loss
 from feddual._lazy import keras, tf
 from feddual.errors import UserError
 from feddual.functional._keras import is_functional, is_random_state
@@ -22,7 +22,7 @@ from feddual.functional.cut import TOLERANCE
 from feddual.functional.evaluated import Evaluated
 from feddual.functional.graphs import compiled, in_batches
 from feddual.functional.layout import fingerprint, moving_statistics, owners, read
-from feddual.functional.network import taken
+from feddual.functional.network import Values, taken
 
 BatchNorm = Literal["frozen", "recalibrate", "interpolate"]
 NORMALISED = " of normalised logits"  # after the loss's name
@@ -86,12 +86,13 @@ class Objective:
             raise UserError(f"batch_size: must be at least 1, got {batch_size}")
         x, y = checked_arrays(x, y)
         meant = resolve_loss(loss, y)
-        self.kind, self._crosses, self._logit_norm = meant.kind, meant.kind == "crossentropy", logit_norm
+        self.kind, self._crosses, self.logit_norm = meant.kind, meant.kind == "crossentropy", logit_norm
         if logit_norm and not self._crosses:
             raise UserError(
                 f"logit_norm: only cross-entropy has logits to normalise, {loss_name(loss)} has none; pass "
                 "logit_norm=False (--no-logit-norm)"
             )
+        self.is_squares = meant.kind == "mse" or is_squares(loss)
         self.bn, self.batch_size, self.regularisation = bn, batch_size, regularisation
         few = originals if features else x[:FEW]
         drops = any(map(is_random_state, getattr(model, "variables", [])))
@@ -126,8 +127,8 @@ class Objective:
 
     def _named(self, loss: Loss, meant: Meant, is_weighted: bool) -> str:
         """The loss, and what else is in its numbers, for people and for the identity of a measurement."""
-        clipped = meant.takes == "probabilities" and not self.network.is_ended
-        parts = [loss_name(loss), " of clipped probabilities" * clipped, NORMALISED * self._logit_norm]
+        self.is_clipped = meant.takes == "probabilities" and not self.network.is_ended
+        parts = [loss_name(loss), " of clipped probabilities" * self.is_clipped, NORMALISED * self.logit_norm]
         return "".join([*parts, ", samples weighted" * is_weighted, ", with regularisation" * self.regularisation])
 
     def _check(self, model: Any, meant: Meant, x: Any, y: Any, loss: Loss) -> None:
@@ -141,7 +142,7 @@ class Objective:
         if self.kind == "custom":
             checks.check_samples(self._losses, self.y[:FEW], outputs[:FEW])
         some = slice(min(checks.SAMPLES, self.batch_size))
-        if x is not None and not self._logit_norm:
+        if x is not None and not self.logit_norm:
             losses = self.weighted(self.sample_losses(outputs[some], self.y[some])[0], 0)
             weights = None if self._sample_weight is None else self._sample_weight[some]
             checks.check_keras(loss, model, x[some], y[some], weights, float(tf.reduce_mean(losses)))
@@ -202,7 +203,10 @@ class Objective:
 
     def _whole(self, weights: Any, x: Any) -> tuple[Any, Any]:
         """The outputs, and what the layers' own losses add up to; None where no layer has one."""
-        outputs, _, losses = self._forward.call(lambda entry: taken(weights, entry), x, losses=True)
+        return self._called(lambda entry: taken(weights, entry), x)
+
+    def _called(self, values: Values, x: Any) -> tuple[Any, Any]:
+        outputs, _, losses = self._forward.call(values, x, losses=True)
         return outputs, tf.add_n([tf.cast(one, tf.float64) for one in losses]) if losses else None
 
     @staticmethod
@@ -211,10 +215,18 @@ class Objective:
 
     def sample_losses(self, outputs: Any, y: Any) -> tuple[Any, Any]:
         """Loss (float64) and right answers (float64, 0 or 1) of each sample."""
+        return self.losses_of(self.taken_by_loss(outputs), y)
+
+    def taken_by_loss(self, outputs: Any) -> Any:
+        """What the loss is a function of: a network's outputs, or its logits normalised."""
         outputs = self._float(outputs)
-        if self._crosses and self._logit_norm:
+        if self._crosses and self.logit_norm:
             centred = outputs - tf.reduce_mean(outputs, -1, keepdims=True)
             outputs = centred / (tf.math.reduce_std(outputs, -1, keepdims=True) + 1e-12)
+        return outputs
+
+    def losses_of(self, outputs: Any, y: Any) -> tuple[Any, Any]:
+        """The same as `sample_losses`, of what `taken_by_loss` gave."""
         losses = tf.cast(_per_sample(self._losses(y, outputs)), tf.float64)
         if not self.num_classes and not self._crosses:
             return losses, tf.fill(tf.shape(losses), tf.constant(np.nan, tf.float64))
@@ -227,13 +239,20 @@ class Objective:
 
     def batch_losses(self, weights: Any, begin: Any, end: Any) -> tuple[Any, Any]:
         """Of samples, by the whole network: losses, weighted and with the layers' own, and right answers."""
-        if not self.regularisation:
-            outputs, penalty = self.outputs(weights, self.x[begin:end]), None
-        else:
-            outputs, penalty = self._whole(weights, self.x[begin:end])
+        return self.batch_losses_at(lambda entry: taken(weights, entry), begin, end)
+
+    def batch_losses_at(self, values: Values, begin: Any, end: Any) -> tuple[Any, Any]:
+        """`batch_losses` of weights given tensor by tensor, as a function of the layout's entries."""
+        outputs, penalty = self.outputs_at(values, begin, end)
         losses, right = self.sample_losses(outputs, self.y[begin:end])
         losses = self.weighted(losses, begin)
         return losses if penalty is None else losses + penalty, right
+
+    def outputs_at(self, values: Values, begin: Any, end: Any) -> tuple[Any, Any]:
+        """The outputs for samples, and the layers' own losses where they count, else None."""
+        if self.regularisation:
+            return self._called(values, self.x[begin:end])
+        return self._forward.call(values, self.x[begin:end])[0], None
 
     def weighted(self, losses: Any, begin: Any) -> Any:
         """Losses of samples from `begin` on, along the last axis, times their weights."""
@@ -296,11 +315,12 @@ class Objective:
 
     # --- numbers
 
-    def __call__(self, weights: np.ndarray | None = None) -> Measures:
-        """Loss and the rest at a weight vector (the model's own by default)."""
+    def __call__(self, weights: np.ndarray | None = None, count: int | None = None) -> Measures:
+        """Loss and the rest at a weight vector (the model's own by default), on the first `count` samples (all)."""
+        count = len(self.x) if count is None else count
         with checks.inputs_that_fit():
-            sums = self._plain(self.weights if weights is None else weights, len(self.x)).numpy()
-        return self.measures(sums[0], len(self.x))
+            sums = self._plain(self.weights if weights is None else weights, count).numpy()
+        return self.measures(sums[0], count)
 
     @cached_property
     def _plain(self) -> Any:

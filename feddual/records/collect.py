@@ -15,8 +15,18 @@ import numpy as np
 from feddual.errors import UserError
 from feddual.records.identity import differences
 from feddual.records.measurements import read_arrays, read_manifest
-from feddual.records.run_dir import RunDir, atomic_write
-from feddual.records.slim import GRADIENT_NORMS, Kept, Rows, SlimRun, open_probe, open_slim, slim_folders, write_slim
+from feddual.records.run_dir import SHARPNESS, RunDir, atomic_write
+from feddual.records.slim import (
+    GRADIENT_NORMS,
+    Kept,
+    Rows,
+    SlimRun,
+    kept_sharpness,
+    open_probe,
+    open_slim,
+    slim_folders,
+    write_slim,
+)  # fmt: skip
 from feddual.records.study_dir import FILES, TUNING, all_runs, study_of
 from feddual.records.tables import Arrays
 
@@ -144,6 +154,9 @@ def kept(run: RunDir, weights: bool) -> Kept:
         arrays = read_arrays(path)
         if arrays is not None:  # finished
             found.surfaces[path.name] = {"manifest": json.dumps(read_manifest(path)), **_single(arrays)}
+    for path in run.sharpness():
+        text = kept_sharpness(path) or json.loads((path / SHARPNESS).read_text(encoding="utf-8"))
+        found.sharpness[path.name] = json.dumps(text)
     checkpoint = run.last_good_checkpoint() if weights else None
     if checkpoint is not None:  # clients' states belong to resuming, which a slim run cannot
         found.checkpoint = replace(checkpoint, server_slots={}, client_states={}, optimizer_slots={})

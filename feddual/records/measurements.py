@@ -2,7 +2,7 @@
 
     manifest.json     what the numbers are of (identity), and the facts about them
     chunks/*.npy      sums of finished points; gone when the whole is done
-    surface.npz       the arrays
+    surface.npz       the arrays (spectrum.npz of a spectrum)
 
 A folder is continued only by the same identity; anything else is refused and nothing in it is touched.
 """
@@ -46,8 +46,8 @@ class Memory:
 class Folder:
     """One measurement's files."""
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, path: Path, arrays: str = ARRAYS):
+        self.path, self._arrays = path, arrays
         self._begun: Mapping[str, Any] | None = None  # a manifest to be written with the first chunk
 
     def check(self, identity: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -61,7 +61,7 @@ class Folder:
             return None
         manifest = read_manifest(self.path)
         asked = dict(identity)
-        if (self.path / ARRAYS).exists():  # no chunks are left to be put in order
+        if (self.path / self._arrays).exists():  # no chunks are left to be put in order
             asked["order"] = manifest["identity"].get("order")
         refuse_other(self.path, "measurement", manifest["identity"], asked)
         return manifest
@@ -112,7 +112,7 @@ class Folder:
 
     def finish(self, manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
         """Write the arrays, then the manifest; the chunks are no longer needed."""
-        atomic_write(self.path / ARRAYS, npz_bytes(**arrays))
+        atomic_write(self.path / self._arrays, npz_bytes(**arrays))
         RunDir(self.path).write_json(MANIFEST, manifest)
         shutil.rmtree(self.path / "chunks", ignore_errors=True)
 
@@ -142,17 +142,17 @@ def read_manifest(path: Path) -> dict[str, Any]:
     raise UserError(f"{path}: not a surface (no readable {MANIFEST} in it)")
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray] | None:
+def read_arrays(path: Path, name: str = ARRAYS) -> dict[str, np.ndarray] | None:
     """The finished arrays of a folder, or of what a slim study keeps; None if they are not there yet."""
     kept = kept_surface(path)
     if kept is not None:
-        return {name: array for name, array in kept.items() if name != "manifest"}
+        return {key: array for key, array in kept.items() if key != "manifest"}
     try:
-        return npz_arrays((path / ARRAYS).read_bytes())
+        return npz_arrays((path / name).read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise UserError(f"{path / ARRAYS}: damaged ({error})") from error
+        raise UserError(f"{path / name}: damaged ({error})") from error
 
 
 def refuse_other(path: Path, what: str, found: Mapping[str, Any], asked: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@
     timings.jsonl                     seconds and bytes of memory: what the machine determines
     checkpoints/round-00050.npz       weights, layout, server/<slot>, optimizer/<slot>, hashes of client states
     client_state/<client>-<hash>.npz  slots of a client, as a checkpoint refers to them
-    probes/  surfaces/  sharpness/    measurements
+    probes/  surfaces/  sharpness/  barriers/  trajectories/      measurements
     events/                           TensorBoard
 
 A file is written to a temporary name, synced and renamed. The .jsonl files grow by whole lines; a line cut short by a
@@ -32,6 +32,7 @@ from feddual.functional.layout import Layout
 from feddual.records.summary import summarise
 
 LOGS = ("metrics", "clients", "timings")
+SHARPNESS = "sharpness.json"  # all of a measurement
 
 
 @dataclass(frozen=True)
@@ -230,6 +231,30 @@ class RunDir:
     def surface_path(self, name: str) -> Path:
         """Where the surface of this name is."""
         return self.path / "surfaces" / name
+
+    def sharpness_path(self, name: str) -> Path:
+        """Where the measured sharpness of this name is."""
+        return self.path / "sharpness" / name
+
+    def sharpness(self) -> list[Path]:
+        """Where its measured sharpness is, by name."""
+        return sorted(path.parent for path in self.path.glob(f"sharpness/*/{SHARPNESS}"))
+
+    def spectrum_path(self, name: str) -> Path:
+        """Where the curvature's spectrum of this name is."""
+        return self.path / "spectra" / name
+
+    def barriers_path(self, name: str) -> Path:
+        """Where the barriers of this name are."""
+        return self.path / "barriers" / name
+
+    def barriers(self) -> list[Path]:
+        """Where its measured barriers are, by name."""
+        return sorted(path.parent for path in self.path.glob("barriers/*/barriers.json"))
+
+    def trajectory_path(self, name: str) -> Path:
+        """Where the trajectory of this name is."""
+        return self.path / "trajectories" / name
 
     def has_probe(self, name: str) -> bool:
         """Whether a probe of this name recorded something."""

@@ -6,6 +6,7 @@
     trials.parquet             a row per run that only chose settings
     partitions.parquet         each distinct histogram once
     surfaces.parquet           manifest and arrays of each, without the losses by class, which are most of it
+    sharpness.parquet          of each measurement its JSON
     weights.parquet            last weights of some runs
 
 A slim run is addressed by the path that its run directory would have, and so are its surfaces and its probe:
@@ -52,6 +53,13 @@ def kept_surface(path: Path) -> dict[str, Any] | None:
     run = None if path.is_dir() or path.parent.name != "surfaces" else _slim_run(path.parent.parent)
     found = run.study.arrays("surfaces").of(run.name, path.name) if run is not None else None
     return {**found, "manifest": json.loads(found["manifest"])} if found else None
+
+
+def kept_sharpness(path: Path) -> dict[str, Any] | None:
+    """What a slim run keeps of the sharpness measured at a path; None if there is none."""
+    run = None if path.is_dir() or path.parent.name != "sharpness" else _slim_run(path.parent.parent)
+    found = run.study.arrays("sharpness").of(run.name, path.name) if run is not None else None
+    return dict(json.loads(found["json"])) if found else None
 
 
 def slim_runs(root: Path) -> "Iterator[SlimRun]":
@@ -156,6 +164,9 @@ class SlimRun(RunDir):
     def surfaces(self) -> list[Path]:
         return sorted(self.surface_path(item) for item in self.study.arrays("surfaces").items(self.name))
 
+    def sharpness(self) -> list[Path]:
+        return sorted(self.sharpness_path(item) for item in self.study.arrays("sharpness").items(self.name))
+
 
 @dataclass(frozen=True)
 class SlimProbe:
@@ -187,13 +198,16 @@ class Kept:
     fingerprint: str = ""
     probe_facts: dict[str, Any] | None = None
     surfaces: dict[str, Arrays] = field(default_factory=dict)  # `manifest` is JSON text
+    sharpness: dict[str, str] = field(default_factory=dict)  # JSON text
     checkpoint: Checkpoint | None = None
 
 
 def write_slim(folder: Path, runs: Mapping[str, Kept], trials: Mapping[str, Mapping[str, Any]]) -> list[Path]:
     """Replace a slim study; each file is written whole or not at all, the list of runs last."""
     runs = dict(sorted(runs.items()))
-    arrays: dict[str, dict[tuple[str, str], Arrays]] = {"partitions": {}, "surfaces": {}, "weights": {}}
+    arrays: dict[str, dict[tuple[str, str], Arrays]] = {
+        "partitions": {}, "surfaces": {}, "sharpness": {}, "weights": {}
+    }  # fmt: skip
     places: dict[tuple[bytes, tuple[int, ...]], int] = {}  # of histograms, by content
     rows: dict[str, list[dict[str, Any]]] = {file: [] for file in LOGS.values()}
     rows["trials"] = [{"trial": name, **facts} for name, facts in sorted(trials.items())]
@@ -209,6 +223,7 @@ def write_slim(folder: Path, runs: Mapping[str, Kept], trials: Mapping[str, Mapp
         for log, lines in kept.logs.items():
             rows[LOGS[log]] += [{"run": name, **line} for line in lines]
         arrays["surfaces"] |= {(name, item): found for item, found in kept.surfaces.items()}
+        arrays["sharpness"] |= {(name, item): {"json": text} for item, text in kept.sharpness.items()}
         if (checkpoint := kept.checkpoint) is not None:
             layout = json.dumps(checkpoint.layout.to_list())
             state: Arrays = {"weights": checkpoint.weights, "layout": layout}

@@ -10,12 +10,26 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
     from matplotlib.figure import Figure
 
-    from figures.charts import gradients, lines, runs, surfaces, tables
+    from figures.charts import (
+        averaging,
+        flatness,
+        gradients,
+        lines,
+        merging,
+        runs,
+        spectra,
+        surfaces,
+        tables,
+        trajectories,
+    )
 
-MODULES = ("gradients", "lines", "runs", "surfaces", "tables")  # on demand: they import pandas, or diagnostics
+MODULES = (  # on demand: they import pandas
+    "averaging", "flatness", "gradients", "lines", "merging", "runs", "spectra", "surfaces", "tables", "trajectories",
+)  # fmt: skip
 __all__ = [
     "LOOKS", "Bars", "Chart", "Contour", "Heat", "Line", "Look", "Mark", "Panel", "Points", "Scale", "Surface3D",
-    "gradients", "lines", "look", "matplotlib", "plotly", "runs", "save", "shared_scale", "surfaces", "tables",
+    "averaging", "flatness", "gradients", "lines", "look", "matplotlib", "merging", "plotly", "runs", "save",
+    "shared_scale", "spectra", "surfaces", "tables", "trajectories",
 ]  # fmt: skip
 
 

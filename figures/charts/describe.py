@@ -74,7 +74,10 @@ class Points(Mark):
         low: The bars' lower ends.
         high: Their upper ends.
         joined: With a line from one to the next.
+        sideways: The bars go to the left and right: `low` and `high` are ends of x.
         told: What is said of each when one points at it.
+        values: Numbers that colour them on the `scale`, instead of the look's colour.
+        scale: How these become colours.
 
     >>> import numpy as np
     >>> from figures import charts
@@ -90,6 +93,17 @@ class Points(Mark):
     high: np.ndarray | None = None
     joined: bool = False
     told: Sequence[str] = ()
+    sideways: bool = False
+    values: np.ndarray | None = None
+    scale: Scale | None = None
+
+    @property
+    def reach(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """How far the bars go below and above the points, along their axis."""
+        if self.low is None or self.high is None:
+            return None
+        middle = self.x if self.sideways else self.y
+        return np.maximum(middle - self.low, 0), np.maximum(self.high - middle, 0)
 
 
 @dataclass(frozen=True)
@@ -191,6 +205,8 @@ class Panel:
         y_range: The axis' ends.
         note: A small line or two under the title.
         y_scale: linear, log, or root (equal steps are equal steps of the square root).
+        x_scale: linear or log.
+        x_range: The ends of the axis to the right.
         x_names: Names of the places 0, 1, 2, ... to the right.
         y_names: Names of the places 0, 1, 2, ..., from the top down.
         upright: A dotted vertical line.
@@ -214,6 +230,8 @@ class Panel:
     y_names: Sequence[str] = ()
     upright: float | None = None
     square: bool = False
+    x_scale: str = "linear"
+    x_range: tuple[float, float] | None = None
 
     @property
     def deep(self) -> bool:
@@ -235,7 +253,7 @@ class Panel:
     @property
     def scale(self) -> Scale | None:
         """How numbers become colours here, if they do."""
-        return next((mark.scale for mark in self.marks if isinstance(mark, Heat | Contour | Surface3D)), None)
+        return next((scale for mark in self.marks if (scale := getattr(mark, "scale", None)) is not None), None)
 
 
 @dataclass(frozen=True)

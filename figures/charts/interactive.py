@@ -71,6 +71,8 @@ def figure(chart: Chart) -> go.Figure:
 def single(panel: Panel) -> go.Figure:
     """One panel alone: for a page with titles, legend, colours and controls of its own."""
     layout: dict[str, Any] = dict(_axes(panel, "", None))
+    if panel.x_names and not panel.deep:
+        layout["xaxis"]["automargin"] = True  # names that do not fit are turned
     data = _traces(panel, "", set(), None)
     for trace in data:
         if "colorbar" in trace and not panel.deep:
@@ -182,6 +184,10 @@ def _axes(panel: Panel, number: str, box: tuple[float, float, float, float] | No
         y |= {"automargin": True, "showgrid": False}
     elif cells := [mark.values for mark in panel.marks if isinstance(mark, Heat) and mark.y is None]:
         y |= {"tick0": 0, "dtick": max(1, len(cells[0]) // 10)}
+    if panel.x_scale == "log":
+        x["type"] = "log"
+    if panel.x_range:
+        x["range"] = np.log10(panel.x_range).tolist() if panel.x_scale == "log" else list(panel.x_range)
     if panel.y_scale == "log":
         y["type"] = "log"
     if panel.y_scale == "root":
@@ -216,7 +222,8 @@ def _colour_bars(chart: Chart, drawn: Sequence[Sequence[Trace]], boxes: Sequence
     for _, places in chart.scales:
         mine = [boxes[place] for place in places]
         low, high = min(box[2] for box in mine), max(box[3] for box in mine)
-        last = next(trace for trace in drawn[places[-1]] if "colorbar" in trace)
+        coloured = (one for trace in drawn[places[-1]] for one in (trace, trace.get("marker", {})))
+        last = next(one for one in coloured if "colorbar" in one)
         last["showscale"] = True
         last["colorbar"] |= {"y": (low + high) / 2, "len": 0.95 * (high - low), "x": max(box[1] for box in mine)}
 

@@ -158,14 +158,23 @@ def _panel(ax: Any, panel: Panel, width: float, norms: dict[Scale, Normalize]) -
     _axes(ax, panel, width)
 
 
+def _plain_numbers(axis: Any, low: float, high: float) -> None:
+    """On a logarithmic axis, as long as they fit."""
+    if high / low < 2000:
+        axis.set_major_locator(LogLocator(10, (1, 2, 5) if high / low < 200 else (1,)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
+
+
 def _axes(ax: Any, panel: Panel, width: float) -> None:
+    if panel.x_range:
+        ax.set_xlim(*panel.x_range)
+    if panel.x_scale == "log":
+        ax.set_xscale("log")
+        _plain_numbers(ax.xaxis, *ax.get_xlim())
     if panel.y_scale == "log":
         ax.set_yscale("log")
-        low, high = ax.get_ylim()
-        if high / low < 2000:  # plain numbers, as long as they fit
-            ax.yaxis.set_major_locator(LogLocator(10, (1, 2, 5) if high / low < 200 else (1,)))
-            ax.yaxis.set_major_formatter("{x:g}")
-            ax.yaxis.set_minor_formatter(NullFormatter())
+        _plain_numbers(ax.yaxis, *ax.get_ylim())
     elif panel.y_scale == "root":
         ax.set_yscale("function", functions=(lambda v: np.sign(v) * np.sqrt(np.abs(v)), lambda v: np.sign(v) * v**2))
     if panel.x_names:
@@ -218,9 +227,14 @@ def _points(ax: Any, points: Points, panel: Panel, position: int, norms: Any) ->
     look = points.look
     style = {"color": look.colour, "linestyle": look.dash if points.joined else "none", "linewidth": look.width}
     crowd = 0.6 if len(points.x) > 1 and not points.joined and points.low is None else 1.0
-    if points.low is not None and points.high is not None:
-        ends = np.maximum([points.y - points.low, points.high - points.y], 0)
-        ax.errorbar(points.x, points.y, ends, elinewidth=1.2, capsize=3, **style, **_marker(look))
+    if points.reach is not None:
+        bars = {"xerr" if points.sideways else "yerr": np.array(points.reach)}
+        ax.errorbar(points.x, points.y, **bars, elinewidth=1.2, capsize=3, **style, **_marker(look))
+    elif points.scale is not None and points.values is not None:
+        ax.plot(points.x, points.y, **style, zorder=3)
+        colours = {"norm": norms[points.scale], "cmap": _colour_map(points.scale), "edgecolors": look.colour}
+        size = {"s": (3.5 + 1.8 * look.width) ** 2, "linewidths": 0.9, "zorder": 4}
+        ax.scatter(points.x, points.y, c=points.scale.clip(points.values), marker=look.marker, **colours, **size)
     else:
         ax.plot(points.x, points.y, alpha=crowd, **style, **_marker(look))
     ax.margins(x=0.04)

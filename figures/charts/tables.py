@@ -12,6 +12,8 @@ from feddual.records.run_dir import atomic_write
 LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
     "±": r"$\pm$", "×": r"$\times$", "−": r"$-$", "–": "--", "≈": r"$\approx$", "α": r"$\alpha$", "β": r"$\beta$",
+    "κ": r"$\kappa$", "λ": r"$\lambda$", "ρ": r"$\rho$", "σ": r"$\sigma$", "τ": r"$\tau$", "ε": r"$\varepsilon$",
+    "‖": r"$\|$", "ℓ": r"$\ell$", "∞": r"$\infty$", "Δ": r"$\Delta$",
     "μ": r"$\mu$", "≥": r"$\geq$", ">": r"$>$", "<": r"$<$",
 }  # fmt: skip
 

@@ -1,0 +1,1 @@
+"""The second derivatives of a loss: products with them, their eigenvalues, trace and spectral density."""

@@ -1,0 +1,140 @@
+"""How sharp models are, by every measure that was recorded: ratios with intervals, profiles, and the numbers.
+
+Compared are experiments whose sharpness was measured in the same way on the same examples
+(`python -m diagnostics sharpness RUN RUN ...`).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from diagnostics.flatness.comparison import Comparison, all_at_once, said_of, said_of_effect
+from diagnostics.flatness.sharpness_comparison import SAME, of_cases
+from diagnostics.flatness.sharpness_result import Sharpness
+from diagnostics.statistics import NO_INTERVAL
+from feddual.records.identity import Replicate
+from feddual.records.results import Recorded
+from figures._results import NOT_RUN, Drawing, Results
+from figures._rows import DATASETS
+from figures.charts import LOOKS, Chart, Panel, save, tables
+from figures.charts.flatness import forest, named
+from figures.charts.lines import plot_profiles
+
+TITLE = "Sharpness of recorded models: means and ratios to the first"
+NOTES = (
+    "95 % intervals over training seeds and draws; the last column holds for all rows of a block at once. One-sided "
+    "rises (SAM, ASAM, worst cases, Keskar) hold the gradient's part, since a federated model is no stationary point: "
+    "the norm of the gradient stands with them. Larger is flatter for r_τ and σ, sharper for everything else.",
+    "Rescaling layers of a ReLU network leaves its function alone and moves ‖g‖, SAM, Keskar, λ_1 and tr H at will "
+    "(Dinh et al., 2017); measures on the scale of the filters stay. Confident models look flat: compare at equal "
+    "training loss, or with normalised logits. Sharpness follows the learning rate more than generalisation "
+    "(Andriushchenko et al., 2023).",
+)
+Group = dict[str, dict[Replicate, Sharpness]]  # by experiment
+
+
+def draw(runs: Results, out: Path) -> Drawing:
+    """Write flatness_ratios and flatness_profiles as pictures and pages, flatness.md, .tex and .csv."""
+    found = {title: made for title, group in _groups(runs).items() if (made := _compared(group)) is not None}
+    forests = [_titled(title, panel) for title, one in found.items() for panel in forest(one).panels]
+    profiles = [
+        _titled(title, panel)
+        for title, one in found.items()
+        if len(one.profiles)
+        for panel in plot_profiles(one.profiles, one.settings["tau"]).panels
+    ]
+    rows = max([len(panel.y_names) for panel in forests], default=6)
+    files = save(_chart(forests, 1.2 + 0.3 * rows, "ratio"), "flatness_ratios", out)
+    files += save(_chart(profiles, 3.6, "radius r"), "flatness_profiles", out)
+    frame = pd.concat([one.against_first.assign(of=title) for title, one in found.items()]) if found else _blank()
+    blocks = [_block(title, one) for title, one in found.items()] or [_empty()]
+    return Drawing(files + tables.write("flatness", TITLE, blocks, NOTES, frame, out), frame)
+
+
+def _chart(panels: list[Panel], height: float, empty: str) -> Chart:
+    shown = panels or [Panel("", empty, "", [], empty=NOT_RUN)]
+    columns = min(2, len(shown))
+    return Chart(shown, columns, panel_height=height, width=1.8 + 4.6 * columns)
+
+
+def _titled(title: str, panel: Panel) -> Panel:
+    return replace(panel, title=", ".join(filter(None, [title, panel.title])))
+
+
+def _groups(runs: Results) -> dict[str, Group]:
+    """What was measured alike, by data set and the measurement's name."""
+    found: dict[tuple[str, str], Group] = {}
+    labels = _labels(runs.runs)
+    for run in sorted(runs.runs, key=lambda run: run.replicate):
+        for path in run.record.sharpness():
+            one = Sharpness.load(path)
+            rows = one.meta["facts"].get("rows") or one.meta["identity"]["data"]
+            key = json.dumps([rows, *(one.meta["identity"][key] for key in SAME if key != "data"), path.name])
+            title = f"{DATASETS.get(run.dataset, run.dataset)}, {path.name}"
+            found.setdefault((title, key), {}).setdefault(labels[run.identity.text], {})[run.replicate] = one
+    many = [title for title, _ in found]
+    return {
+        title if many.count(title) == 1 else f"{title} ({number})": group
+        for number, ((title, _), group) in enumerate(found.items(), 1)
+    }
+
+
+def _compared(group: Group) -> Comparison | None:
+    """Of the repetitions that all experiments have; None where fewer than two share any."""
+    if len(group) < 2:
+        return None
+    shared = sorted(set.intersection(*map(set, group.values())))
+    if not shared:
+        return None
+    measured = {
+        ("round", "plain", label, place): of_one[which]
+        for label, of_one in group.items()
+        for place, which in enumerate(shared)
+    }
+    return of_cases(measured, {"repetitions": [list(which) for which in shared]})
+
+
+def _labels(runs: list[Recorded]) -> dict[str, str]:
+    """A name for each experiment: the algorithm and how the clients were drawn."""
+    found: dict[str, str] = {}
+    for run in runs:
+        if run.identity.text not in found:
+            name = _label(run.config)
+            taken = [one for one in found.values() if one.partition(" #")[0] == name]
+            found[run.identity.text] = f"{name} #{len(taken) + 1}" if taken else name
+    return found
+
+
+def _label(config: Mapping[str, Any]) -> str:
+    algorithm, preset = config["algorithm"]["name"], config["algorithm"].get("preset")
+    look = LOOKS.get(f"{algorithm}-{preset}") or LOOKS.get(algorithm)
+    partition = config["partition"]
+    alpha = f", α = {partition['alpha']:g}" if partition.get("alpha") is not None else ""
+    return f"{look.label if look else algorithm}, {partition['name']}{alpha}"
+
+
+COLUMNS = ("measure", "model", "mean [95 %]", "to the first [95 %]", "all at once", "seeds")
+
+
+def _block(title: str, found: Comparison) -> tables.Block:
+    table = found.against_first
+    first, lines = table["model"].iloc[0], []
+    for row in table.to_dict("records"):
+        sign = "× " if row["effect_scale"] == "ratio" else "+ "
+        gap = [sign + said_of_effect(row), all_at_once(row)] if row["model"] != first else ["", ""]
+        lines.append([named(str(row["quantity"])), str(row["model"]), said_of(row), *gap, str(row["seeds"])])
+    single = f" ({NO_INTERVAL})" if int(table["seeds"].iloc[0]) == 1 else ""
+    return tables.Block(title + single, COLUMNS, lines)
+
+
+def _empty() -> tables.Block:
+    return tables.Block("", COLUMNS, [[NOT_RUN] + ["–"] * (len(COLUMNS) - 1)])
+
+
+def _blank() -> pd.DataFrame:
+    return pd.DataFrame({"of": [NOT_RUN], "quantity": [""], "model": [""], "mean": [np.nan]})
