@@ -162,4 +162,4 @@ def planes(found: Any, columns: int = 4, cap: float | None = None) -> Chart:
         Look("clients", FAINT, "o", width=0.5), Look("this client", "#D55E00", "o", width=1.6),
         Look("lowest on the grid", FAINT, "X", width=1.4), Look("global model", "#222222", "+", width=1.6),
     ]  # fmt: skip
-    return Chart(panels, columns, panel_height=2.6, legend=legend, width=2.4 * columns + 1.0)
+    return Chart(panels, columns, panel_height=2.9, legend=legend, width=2.4 * columns + 1.0)

@@ -105,3 +105,19 @@ def test_a_trajectory_is_coloured_by_its_own_losses_on_the_surfaces_scale():
     without = trajectories.trajectory(Trajectory(found.points, found.shares, found.walk, None, found.settings, {}))
     assert any(trace.marker.showscale for trace in without.plotly().data if trace.type == "scatter")
     assert "lie up to 17%" in found.caption()
+
+
+def test_the_general_figure_draws_recorded_barriers_of_any_runs(tmp_path):
+    import diagnostics
+    import feddual
+    import figures
+    from tests.helpers import tiny
+
+    for name, alpha in (("even", 100.0), ("skewed", 0.1)):
+        run = feddual.run(tiny(name=name, partition__alpha=alpha), out=tmp_path / "runs" / name, progress=False)
+        out = tmp_path / "runs" / name / "barriers" / "round-00001"
+        diagnostics.barriers(run, round=1, grid=3, images=60, out=out, progress=False)
+    drawing = figures.draw("barriers", tmp_path / "runs", tmp_path / "out")
+    assert {path.name for path in drawing.files} >= {"barriers.png", "barriers.html", "barriers_table.md"}
+    assert set(drawing.frame["experiment"]) == {"FedAvg, α = 100", "FedAvg, α = 0.1"}
+    assert "loss change, kept" in (tmp_path / "out" / "barriers_table.md").read_text()
