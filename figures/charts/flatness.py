@@ -183,7 +183,9 @@ def caption(found: Any) -> str:
     sentences = [
         f"Sharpness of {model}; {identity['loss']}, mean of {facts['images']} samples{whose}{of_what(facts)}.",
         f"At the model: L = {facts['loss']:.4g}{accuracy}, ‖g‖ = {facts['gradient_norm']:.2g}: it is no stationary "
-        "point, and one-sided rises hold the gradient's part, which stands beside them.",
+        "point, and one-sided rises hold the gradient's part, which stands beside them. ‖g‖·‖w‖ by layer: "
+        + ", ".join(f"{row.layer} {row.product:.2g}" for row in found.layers.itertuples())
+        + ".",
         f"{settings['directions']} directions or draws, seed {settings['seed']}{still}. Worst cases on the first "
         f"{facts['few']} samples.",
         f"Budget {facts['budget']}: {facts['passes']:.0f} passes over the data.",
