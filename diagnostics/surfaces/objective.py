@@ -92,8 +92,12 @@ class Objective:
                 f"logit_norm: only cross-entropy has logits to normalise, {loss_name(loss)} has none; pass "
                 "logit_norm=False (--no-logit-norm)"
             )
-        self.is_squares = meant.kind == "mse" or is_squares(loss)
-        self.bn, self.batch_size, self.regularisation = bn, batch_size, regularisation
+        self.bn, self.batch_size, self.regularisation, self.is_squares = (
+            bn,
+            batch_size,
+            regularisation,
+            is_squares(loss),
+        )
         few = originals if features else x[:FEW]
         drops = any(map(is_random_state, getattr(model, "variables", [])))
         self.network = Evaluated(model, few, meant.end, frozen, dropout=not (bn == "recalibrate" and drops))
