@@ -13,7 +13,7 @@ from diagnostics import tables
 from feddual.errors import UserError
 from feddual.records import measurements as store
 from feddual.records.run_dir import SHARPNESS, atomic_write
-from feddual.records.slim import kept_sharpness
+from feddual.records.slim import kept_tables
 
 TABLES = ("table", "values", "profile", "layers")
 
@@ -52,7 +52,7 @@ class Sharpness:
         Raises:
             UserError: When there is nothing.
         """
-        found = kept_sharpness(Path(path)) or tables.read(Path(path) / SHARPNESS)
+        found = kept_tables(Path(path)) or tables.read(Path(path) / SHARPNESS)
         if found is None:
             raise UserError(f"{path}: no sharpness was measured here (no {SHARPNESS} in it)")
         return cls._of_file(found)

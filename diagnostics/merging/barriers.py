@@ -27,7 +27,7 @@ from diagnostics.landscape import Landscape
 from diagnostics.merging import alignment
 from diagnostics.merging.clients import ClientModels, client_models
 from diagnostics.merging.measuring import ENDS, WHOLE, Layers, Losses, balanced_pairs, line, steps
-from diagnostics.merging.result import FILE, Barriers, check
+from diagnostics.merging.result import Barriers, check
 from diagnostics.progress import PointProgress
 from diagnostics.subject import Subject
 from diagnostics.surfaces.measure import versions
@@ -35,6 +35,7 @@ from feddual.api import Run
 from feddual.errors import UserError
 from feddual.functional.layout import Layout, fingerprint, read
 from feddual.records.identity import replicate
+from feddual.records.run_dir import BARRIERS
 
 AS_TRAINED, ALIGNED = "as trained", "aligned"
 CLIENTS, GLOBAL, MODELS = "clients", "client and global", "models"
@@ -110,7 +111,7 @@ def barriers(
     folder = None if out is None else Path(out)
     if folder is not None:
         check(folder, identity)
-        if tables.read(folder / FILE) is not None:
+        if tables.read(folder / BARRIERS) is not None:
             return Barriers.load(folder)
     made = _Measurement(given, t, pairs, layers, align, bn, batch_size).run(asked, identity, progress)
     if folder is not None:

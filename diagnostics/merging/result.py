@@ -14,9 +14,9 @@ from diagnostics.statistics import LEVEL, Interval, over_pairs, over_repetitions
 from feddual.errors import UserError
 from feddual.records import measurements as store
 from feddual.records.identity import Replicate
-from feddual.records.run_dir import atomic_write
+from feddual.records.run_dir import BARRIERS, atomic_write
+from feddual.records.slim import kept_tables
 
-FILE = "barriers.json"
 TABLES = ("models", "lines", "values", "exchanges")
 READ = ("barrier", "rise", "error_barrier", "error_rise")  # what is compared, of lines
 CHANGES = ("loss", "error")  # and of models with one layer exchanged
@@ -57,9 +57,11 @@ class Barriers:
         Raises:
             UserError: When there is nothing in it.
         """
-        found = tables.read(Path(path) / FILE)
+        found = kept_tables(Path(path)) or tables.read(Path(path) / BARRIERS)
         if found is None:
-            raise UserError(f"{path}: no barriers here (no {FILE}); `python -m diagnostics barriers RUN` measures them")
+            raise UserError(
+                f"{path}: no barriers here (no {BARRIERS}); `python -m diagnostics barriers RUN` measures them"
+            )
         models, lines, values, exchanges = (tables.frame(found.get(name, [])) for name in TABLES)
         return cls(models, lines, values, exchanges, found["settings"], found["identity"])
 
@@ -82,7 +84,7 @@ class Barriers:
             every = {name: getattr(self, name) for name in TABLES}
             for name, table in every.items():
                 atomic_write(path / f"{name}.csv", table.to_csv(index=False).encode())
-            tables.write(path / FILE, self.identity, every, settings=self.settings)
+            tables.write(path / BARRIERS, self.identity, every, settings=self.settings)
         return path
 
     @property
@@ -135,7 +137,7 @@ class Barriers:
 
 def check(path: Path, identity: Mapping[str, Any]) -> None:
     """Refuse a folder that holds another measurement."""
-    if (found := tables.read(path / FILE)) is not None:
+    if (found := tables.read(path / BARRIERS)) is not None:
         store.refuse_other(path, "measurement", found.get("identity", {}), identity)
 
 

@@ -15,13 +15,13 @@ import numpy as np
 from feddual.errors import UserError
 from feddual.records.identity import differences
 from feddual.records.measurements import read_arrays, read_manifest
-from feddual.records.run_dir import SHARPNESS, RunDir, atomic_write
+from feddual.records.run_dir import MEASURED, RunDir, atomic_write
 from feddual.records.slim import (
     GRADIENT_NORMS,
     Kept,
     Rows,
     SlimRun,
-    kept_sharpness,
+    kept_tables,
     open_probe,
     open_slim,
     slim_folders,
@@ -36,6 +36,7 @@ BARYCENTER = ("effective_clients", "iterations")
 TIMINGS = ("round", "seconds", "client_seconds", "server_seconds")
 METRIC_DIGITS = 6
 CURVE_DIGITS = 4
+MEASURED_DIGITS = 6
 TIMING_DIGITS = 4  # a clock is no better than that
 
 
@@ -154,9 +155,10 @@ def kept(run: RunDir, weights: bool) -> Kept:
         arrays = read_arrays(path)
         if arrays is not None:  # finished
             found.surfaces[path.name] = {"manifest": json.dumps(read_manifest(path)), **_single(arrays)}
-    for path in run.sharpness():
-        text = kept_sharpness(path) or json.loads((path / SHARPNESS).read_text(encoding="utf-8"))
-        found.sharpness[path.name] = json.dumps(text)
+    for path in (*run.sharpness(), *run.barriers()):
+        kind = path.parent.name
+        tables = kept_tables(path) or json.loads((path / MEASURED[kind]).read_text(encoding="utf-8"))
+        found.measured[kind, path.name] = json.dumps(rounded(tables, MEASURED_DIGITS))
     checkpoint = run.last_good_checkpoint() if weights else None
     if checkpoint is not None:  # clients' states belong to resuming, which a slim run cannot
         found.checkpoint = replace(checkpoint, server_slots={}, client_states={}, optimizer_slots={})

@@ -32,7 +32,8 @@ from feddual.functional.layout import Layout
 from feddual.records.summary import summarise
 
 LOGS = ("metrics", "clients", "timings")
-SHARPNESS = "sharpness.json"  # all of a measurement
+SHARPNESS, BARRIERS = "sharpness.json", "barriers.json"  # all of a measurement
+MEASURED = {"sharpness": SHARPNESS, "barriers": BARRIERS}  # by the folder that holds such measurements
 
 
 @dataclass(frozen=True)
@@ -250,7 +251,7 @@ class RunDir:
 
     def barriers(self) -> list[Path]:
         """Where its measured barriers are, by name."""
-        return sorted(path.parent for path in self.path.glob("barriers/*/barriers.json"))
+        return sorted(path.parent for path in self.path.glob(f"barriers/*/{BARRIERS}"))
 
     def trajectory_path(self, name: str) -> Path:
         """Where the trajectory of this name is."""

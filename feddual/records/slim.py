@@ -6,7 +6,7 @@
     trials.parquet             a row per run that only chose settings
     partitions.parquet         each distinct histogram once
     surfaces.parquet           manifest and arrays of each, without the losses by class, which are most of it
-    sharpness.parquet          of each measurement its JSON
+    sharpness.parquet  barriers.parquet       of each measurement its JSON
     weights.parquet            last weights of some runs
 
 A slim run is addressed by the path that its run directory would have, and so are its surfaces and its probe:
@@ -26,7 +26,7 @@ import numpy as np
 
 from feddual.errors import UserError
 from feddual.functional.layout import Layout
-from feddual.records.run_dir import Checkpoint, RunDir, atomic_write
+from feddual.records.run_dir import MEASURED, Checkpoint, RunDir, atomic_write
 from feddual.records.tables import Arrays, ArrayTable, RowTable, arrays_bytes, rows_bytes
 
 RUNS = "runs"
@@ -55,10 +55,11 @@ def kept_surface(path: Path) -> dict[str, Any] | None:
     return {**found, "manifest": json.loads(found["manifest"])} if found else None
 
 
-def kept_sharpness(path: Path) -> dict[str, Any] | None:
-    """What a slim run keeps of the sharpness measured at a path; None if there is none."""
-    run = None if path.is_dir() or path.parent.name != "sharpness" else _slim_run(path.parent.parent)
-    found = run.study.arrays("sharpness").of(run.name, path.name) if run is not None else None
+def kept_tables(path: Path) -> dict[str, Any] | None:
+    """What a slim run keeps of the sharpness or the barriers measured at a path; None if there are none."""
+    kind = path.parent.name
+    run = None if path.is_dir() or kind not in MEASURED else _slim_run(path.parent.parent)
+    found = run.study.arrays(kind).of(run.name, path.name) if run is not None else None
     return dict(json.loads(found["json"])) if found else None
 
 
@@ -167,6 +168,9 @@ class SlimRun(RunDir):
     def sharpness(self) -> list[Path]:
         return sorted(self.sharpness_path(item) for item in self.study.arrays("sharpness").items(self.name))
 
+    def barriers(self) -> list[Path]:
+        return sorted(self.barriers_path(item) for item in self.study.arrays("barriers").items(self.name))
+
 
 @dataclass(frozen=True)
 class SlimProbe:
@@ -198,7 +202,7 @@ class Kept:
     fingerprint: str = ""
     probe_facts: dict[str, Any] | None = None
     surfaces: dict[str, Arrays] = field(default_factory=dict)  # `manifest` is JSON text
-    sharpness: dict[str, str] = field(default_factory=dict)  # JSON text
+    measured: dict[tuple[str, str], str] = field(default_factory=dict)  # by kind and name, JSON text
     checkpoint: Checkpoint | None = None
 
 
@@ -206,8 +210,8 @@ def write_slim(folder: Path, runs: Mapping[str, Kept], trials: Mapping[str, Mapp
     """Replace a slim study; each file is written whole or not at all, the list of runs last."""
     runs = dict(sorted(runs.items()))
     arrays: dict[str, dict[tuple[str, str], Arrays]] = {
-        "partitions": {}, "surfaces": {}, "sharpness": {}, "weights": {}
-    }  # fmt: skip
+        file: {} for file in ("partitions", "surfaces", *MEASURED, "weights")
+    }
     places: dict[tuple[bytes, tuple[int, ...]], int] = {}  # of histograms, by content
     rows: dict[str, list[dict[str, Any]]] = {file: [] for file in LOGS.values()}
     rows["trials"] = [{"trial": name, **facts} for name, facts in sorted(trials.items())]
@@ -223,7 +227,8 @@ def write_slim(folder: Path, runs: Mapping[str, Kept], trials: Mapping[str, Mapp
         for log, lines in kept.logs.items():
             rows[LOGS[log]] += [{"run": name, **line} for line in lines]
         arrays["surfaces"] |= {(name, item): found for item, found in kept.surfaces.items()}
-        arrays["sharpness"] |= {(name, item): {"json": text} for item, text in kept.sharpness.items()}
+        for (kind, item), text in kept.measured.items():
+            arrays[kind][name, item] = {"json": text}
         if (checkpoint := kept.checkpoint) is not None:
             layout = json.dumps(checkpoint.layout.to_list())
             state: Arrays = {"weights": checkpoint.weights, "layout": layout}
