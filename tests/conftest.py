@@ -27,6 +27,7 @@ HEAVY = (
     "tests/diagnostics/commands",
     "tests/diagnostics/flatness",
     "tests/diagnostics/gradients",
+    "tests/diagnostics/probes",
     "tests/diagnostics/surfaces/test_fast.py",
     "tests/diagnostics/surfaces/test_kinds_of_model.py",
     "tests/diagnostics/surfaces/test_losses.py",
