@@ -6,7 +6,7 @@ Positive quantities with multiplicative spread (ratios, radii, curvatures, losse
 three skewed values have no interval that covers. `benchmarks/coverage.py` simulates how often each one covers.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import chain, combinations
 from typing import NamedTuple
 
@@ -112,6 +112,30 @@ def repeated(which: Sequence[Replicate], values: np.ndarray, level: float = LEVE
         return over
     half = np.fmax(over.high - over.mean, (found := crossed(values, level)).high - found.mean)
     return _around(found.mean, half)
+
+
+def over_pairs(values: Mapping[tuple[Hashable, Hashable], float], level: float = LEVEL) -> Interval:
+    """The interval of a mean over pairs of members, as clients of a round: pairs that share a member are not
+    independent.
+
+    The jackknife over members (Arvesen, 1969): each is left out in turn with all its pairs, and Student's t is taken
+    with one degree of freedom less than there are members.
+
+    Args:
+        values: By pair.
+        level: Of the interval, which is over other members.
+
+    Returns:
+        Mean and ends; NaN for the ends of fewer than three members.
+    """
+    pairs, found = list(values), np.array(list(values.values()), float)
+    members = {member: np.array([member in pair for pair in pairs]) for pair in pairs for member in pair}
+    mean, count = (found.mean() if len(found) else np.array(np.nan)), len(members)
+    if count < 3 or any(mine.all() for mine in members.values()):
+        return Interval(mean, np.array(np.nan), np.array(np.nan))
+    without = np.array([found[~mine].mean() for mine in members.values()])
+    variance = (count - 1) / count * ((without - without.mean()) ** 2).sum()
+    return _around(mean, _quantile(count - 1, level) * np.sqrt(variance))
 
 
 def crossed(values: np.ndarray, level: float = LEVEL) -> Interval:

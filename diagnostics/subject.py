@@ -173,6 +173,31 @@ def of_run(
     return Subject(network.model, x, y, features, facts | about | more, originals=originals, sample_weight=weights)
 
 
+def of_clients(
+    run: Run, clients: Sequence[int], like: Subject, images: int | None = 2000, seed: int = 0
+) -> list[Subject]:
+    """What each of several clients holds, with the model of another subject of the run.
+
+    Args:
+        run: The run.
+        clients: Their ids.
+        like: Of the same run.
+        images: How many samples of each; None for all.
+        seed: Of their choice.
+    """
+    found = setting.of(run.config, open_run(run.path).last_good_checkpoint())
+    labels = found.images("train")[1]
+    division, made = partition.split(labels, run.config.partition), []
+    for client in clients:
+        pool = _held_by(division, client)
+        rows = pool[stratified_rows(labels[pool], images, seed)]
+        facts = facts_of(run.config, like.facts["round"], found.dataset.name, "train", seed, rows)
+        facts |= {"client": client, "held": len(pool)}
+        x, y = found.inputs("train", rows), labels[rows].astype(np.int32)
+        made.append(Subject(like.model, x, y, like.features, facts))
+    return made
+
+
 def of_round(view: RoundView, images: int | None, seed: int, probe: str) -> Subject:
     """The global model after a round and a subset of the pooled training data, for a probe of this name."""
     federation = view.federation

@@ -95,6 +95,28 @@ class Run:
         """The rounds whose weights are kept."""
         return self._dir.checkpoint_rounds()
 
+    @property
+    def replayable(self) -> list[int]:
+        """The rounds that `replay` can do again: the state before them is kept."""
+        return sorted({1, *(index + 1 for index in self.checkpoints if index < self.config.training.rounds)})
+
+    def check_replayable(self, *rounds: int) -> None:
+        """Refuse rounds whose start was not kept.
+
+        Args:
+            *rounds: From 1.
+
+        Raises:
+            UserError: It names those that can be done again.
+        """
+        possible = self.replayable
+        missing = sorted(set(rounds) - set(possible))
+        if missing:
+            raise UserError(
+                f"{self.path}: the start of round {missing[0]} was not kept; rounds that can be measured: "
+                f"{', '.join(map(str, possible))} (set checkpoint.rounds before a run to keep others)"
+            )
+
     def summary(self, target: float | None = None) -> dict[str, Any]:
         """The run in a line: accuracy over the last 10 % of rounds, final, best, rounds and seconds to a target.
 

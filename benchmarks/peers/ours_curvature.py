@@ -30,7 +30,7 @@ while wait_for_turn():
     tell(**found)
 answers = {"loss": float(landscape.measures().loss), "weights": size}
 for kind in operators:
-    spectrum = landscape.spectrum(kind=kind, draws=2, probes=120, progress=False)
+    spectrum = landscape.spectrum(kind=kind, draws=1, probes=60, progress=False)
     answers[f"{kind}_largest"] = spectrum.largest.tolist()
     answers[f"{kind}_residuals"] = spectrum.largest_residuals.tolist()
     answers[f"{kind}_trace"], answers[f"{kind}_trace_error"] = spectrum.trace.value, spectrum.trace.error

@@ -10,7 +10,8 @@ import typer
 from feddual.cli.shell import Json
 
 if TYPE_CHECKING:
-    from diagnostics.curvature.operator import Kind, Scale
+    from diagnostics.curvature.operator import Kind
+    from diagnostics.surfaces.directions import Scale
 
 
 def spectrum(
@@ -64,8 +65,8 @@ def spectrum(
         label = run.path.name if run.path.name not in found else str(run.path)
         folders[label] = RunDir(run.path).spectrum_path(name)
         found[label] = Landscape(subject, seed=seed, logit_norm=logit_norm).spectrum(
-            k, steps=steps, draws=draws, probes=probes, kind=cast("Kind", kind), scale=cast("Scale", scale), layers=layers or (),
-            layerwise=layerwise, budget=budget, out=folders[label], progress=not as_json,
+            k, steps=steps, draws=draws, probes=probes, kind=cast("Kind", kind), scale=cast("Scale", scale),
+            layers=layers or (), layerwise=layerwise, budget=budget, out=folders[label], progress=not as_json,
         )  # fmt: skip
         save(spectra.plot_spectra({label: found[label]}), folders[label] / "spectrum.png", found[label].caption())
     if len(found) > 1:

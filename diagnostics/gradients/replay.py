@@ -37,15 +37,8 @@ def gradient_norms(run: "feddual.Run | str | Path", rounds: list[int] | None = N
         UserError: When a round's start was not kept; it names those that were.
     """
     opened = run if isinstance(run, feddual.Run) else feddual.open(run)
-    total = opened.config.training.rounds
-    possible = sorted({1, *(index + 1 for index in opened.checkpoints if index < total)})
-    chosen = possible if rounds is None else rounds
-    missing = sorted(set(chosen) - set(possible))
-    if missing:
-        raise UserError(
-            f"{opened.path}: the start of round {missing[0]} was not kept; rounds that can be measured: "
-            f"{', '.join(map(str, possible))} (set checkpoint.rounds before a run to keep others)"
-        )
+    chosen = opened.replayable if rounds is None else rounds
+    opened.check_replayable(*chosen)
     rows, facts = [], None
     for index in chosen:
         with tempfile.TemporaryDirectory() as folder:

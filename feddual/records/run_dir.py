@@ -5,7 +5,7 @@
     timings.jsonl                     seconds and bytes of memory: what the machine determines
     checkpoints/round-00050.npz       weights, layout, server/<slot>, optimizer/<slot>, hashes of client states
     client_state/<client>-<hash>.npz  slots of a client, as a checkpoint refers to them
-    probes/  surfaces/  sharpness/    measurements
+    probes/  surfaces/  sharpness/  barriers/  trajectories/      measurements
     events/                           TensorBoard
 
 A file is written to a temporary name, synced and renamed. The .jsonl files grow by whole lines; a line cut short by a
@@ -244,6 +244,18 @@ class RunDir:
         """Where the curvature's spectrum of this name is."""
         return self.path / "spectra" / name
 
+    def barriers_path(self, name: str) -> Path:
+        """Where the barriers of this name are."""
+        return self.path / "barriers" / name
+
+    def barriers(self) -> list[Path]:
+        """Where its measured barriers are, by name."""
+        return sorted(path.parent for path in self.path.glob("barriers/*/barriers.json"))
+
+    def trajectory_path(self, name: str) -> Path:
+        """Where the trajectory of this name is."""
+        return self.path / "trajectories" / name
+
     def has_probe(self, name: str) -> bool:
         """Whether a probe of this name recorded something."""
         return self.probe_path(name).is_dir()
@@ -311,10 +323,13 @@ def npz_arrays(data: bytes) -> dict[str, np.ndarray]:
 
 def atomic_write(path: Path, data: bytes) -> None:
     """Write a file whole or not at all, and make it survive a power cut."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with open(partial, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(partial, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        raise UserError(f"out: cannot write to {path} ({error.strerror}); choose another folder") from error

@@ -76,6 +76,8 @@ class Points(Mark):
         joined: With a line from one to the next.
         sideways: The bars go to the left and right: `low` and `high` are ends of x.
         told: What is said of each when one points at it.
+        values: Numbers that colour them on the `scale`, instead of the look's colour.
+        scale: How these become colours.
 
     >>> import numpy as np
     >>> from figures import charts
@@ -92,6 +94,8 @@ class Points(Mark):
     joined: bool = False
     told: Sequence[str] = ()
     sideways: bool = False
+    values: np.ndarray | None = None
+    scale: Scale | None = None
 
     @property
     def reach(self) -> tuple[np.ndarray, np.ndarray] | None:
@@ -249,7 +253,7 @@ class Panel:
     @property
     def scale(self) -> Scale | None:
         """How numbers become colours here, if they do."""
-        return next((mark.scale for mark in self.marks if isinstance(mark, Heat | Contour | Surface3D)), None)
+        return next((scale for mark in self.marks if (scale := getattr(mark, "scale", None)) is not None), None)
 
 
 @dataclass(frozen=True)
@@ -378,29 +382,3 @@ class Chart:
             "application/vnd.plotly.v1+json": json.loads(self.plotly().to_json()),
             "image/png": base64.b64encode(static.render(self, ["png"], dpi=100)["png"]).decode(),
         }
-
-
-def save(chart: Chart, name: str, out: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write a chart in several formats; the pages of a folder share one plotly.min.js and need no network.
-
-    Args:
-        chart: What is drawn.
-        name: Of the files, without their suffixes.
-        out: Their folder.
-        formats: Some of png, pdf, html.
-
-    Returns:
-        The files.
-    """
-    from figures.charts import interactive, static
-
-    still = static.render(chart, [kind for kind in formats if kind != "html"])
-    files = {out / f"{name}.{kind}": data for kind, data in still.items()}
-    if "html" in formats:
-        files[out / f"{name}.html"] = interactive.page(chart, name, "directory").encode()
-        script, library = out / "plotly.min.js", interactive.library()
-        if not script.is_file() or script.stat().st_size != len(library):
-            atomic_write(script, library)
-    for path, data in files.items():
-        atomic_write(path, data)
-    return list(files)

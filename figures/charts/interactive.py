@@ -71,6 +71,8 @@ def figure(chart: Chart) -> go.Figure:
 def single(panel: Panel) -> go.Figure:
     """One panel alone: for a page with titles, legend, colours and controls of its own."""
     layout: dict[str, Any] = dict(_axes(panel, "", None))
+    if panel.x_names and not panel.deep:
+        layout["xaxis"]["automargin"] = True  # names that do not fit are turned
     data = _traces(panel, "", set(), None)
     for trace in data:
         if "colorbar" in trace and not panel.deep:
@@ -220,7 +222,8 @@ def _colour_bars(chart: Chart, drawn: Sequence[Sequence[Trace]], boxes: Sequence
     for _, places in chart.scales:
         mine = [boxes[place] for place in places]
         low, high = min(box[2] for box in mine), max(box[3] for box in mine)
-        last = next(trace for trace in drawn[places[-1]] if "colorbar" in trace)
+        coloured = (one for trace in drawn[places[-1]] for one in (trace, trace.get("marker", {})))
+        last = next(one for one in coloured if "colorbar" in one)
         last["showscale"] = True
         last["colorbar"] |= {"y": (low + high) / 2, "len": 0.95 * (high - low), "x": max(box[1] for box in mine)}
 

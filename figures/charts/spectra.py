@@ -63,9 +63,15 @@ def plot_spectra(spectra: Any | Mapping[str, Any], *, sigma: float | None = None
 
 
 def _label(name: str, spectrum: Any) -> str:
-    trace = said(*spectrum.trace.interval().floats())
-    facts = f"λ1 {spectrum.largest[0]:.3g}, tr {trace}, ‖g‖ {spectrum.meta['facts']['gradient_norm']:.2g}"
+    facts = (
+        f"λ1 {spectrum.largest[0]:.3g}, tr {_trace(spectrum, '.3g')}, ‖g‖ {spectrum.meta['facts']['gradient_norm']:.2g}"
+    )
     return f"{name}: {facts}" if name else facts
+
+
+def _trace(spectrum: Any, form: str = ".4g") -> str:
+    mean, low, high = spectrum.trace.interval().floats()
+    return said(mean, low, high, form)
 
 
 def captions(named: Mapping[str, Any]) -> str:
@@ -89,8 +95,7 @@ def caption(spectrum: Any) -> str:
         f"mean of {facts['images']} {split} samples.",
         f"Largest eigenvalue {spectrum.largest[0]:.4g} (residual {spectrum.largest_residuals[0]:.1g}){ratio}; smallest "
         f"{spectrum.smallest[0]:.4g} (residual {spectrum.smallest_residuals[0]:.1g}).",
-        f"Trace {said(*spectrum.trace.interval().floats(), form='.4g')} (95 %, Student's t over "
-        f"{spectrum.trace_samples.shape[1]} samples of Hutch++).",
+        f"Trace {_trace(spectrum)} (95 %, Student's t over {spectrum.trace_samples.shape[1]} samples of Hutch++).",
         f"Loss {facts['loss']:.4g}, gradient norm {facts['gradient_norm']:.2g}; {facts['passes']} passes over the "
         f"samples in {facts['seconds']:.0f} s.",
         f"Moving statistics: {identity['bn']}. Weights {identity['weights'][:8]}, data {identity['data'][:8]}.",
@@ -124,7 +129,7 @@ def text(named: Mapping[str, Any]) -> str:
         ratio = "–" if np.isnan(one.ratio) else f"{one.ratio:.2f}"
         lines.append(
             f"{name:<{width}}{one.largest[0]:>10.4g}{ratio:>8}{one.smallest[0]:>11.4g}{facts['gradient_norm']:>10.3g}"
-            f"{facts['loss']:>9.4g}{facts['passes']:>8}  {said(*one.trace.interval().floats(), form='.4g')}"
+            f"{facts['loss']:>9.4g}{facts['passes']:>8}  {_trace(one)}"
             + ("" if facts["converged"] else "  (eigenvalues not converged)")
         )
     for name, one in named.items():

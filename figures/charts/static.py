@@ -230,6 +230,11 @@ def _points(ax: Any, points: Points, panel: Panel, position: int, norms: Any) ->
     if points.reach is not None:
         bars = {"xerr" if points.sideways else "yerr": np.array(points.reach)}
         ax.errorbar(points.x, points.y, **bars, elinewidth=1.2, capsize=3, **style, **_marker(look))
+    elif points.scale is not None and points.values is not None:
+        ax.plot(points.x, points.y, **style, zorder=3)
+        colours = {"norm": norms[points.scale], "cmap": _colour_map(points.scale), "edgecolors": look.colour}
+        size = {"s": (3.5 + 1.8 * look.width) ** 2, "linewidths": 0.9, "zorder": 4}
+        ax.scatter(points.x, points.y, c=points.scale.clip(points.values), marker=look.marker, **colours, **size)
     else:
         ax.plot(points.x, points.y, alpha=crowd, **style, **_marker(look))
     ax.margins(x=0.04)

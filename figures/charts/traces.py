@@ -70,12 +70,18 @@ def _points(points: Points, panel: Panel) -> list[Trace]:
     if not told and (names := panel.x_names or panel.rows):
         told = [names[round(float(place))] for place in (points.x if panel.x_names else points.y)]
     thin = look.marker in THIN_MARKERS
+    marker: Trace = {
+        "symbol": SYMBOLS[look.marker], "color": look.colour, "size": 12 if thin else 4 + 2.5 * look.width,
+        "line": {"color": look.colour if thin else "white", "width": look.width if thin else 0.5},
+    }  # fmt: skip
+    if points.scale is not None and points.values is not None:
+        marker |= {"color": points.scale.heights(points.values), **_colours(points.scale, "c")}
+        marker["line"] = {"color": look.colour, "width": 1}
     trace = {
         "type": "scatter", "x": np.asarray(points.x), "y": np.asarray(points.y), "name": look.label,
         "legendgroup": look.label, "mode": "lines+markers" if points.joined else "markers", "text": told,
         "line": {"color": look.colour, "dash": DASHES[look.dash], "width": look.width + 0.4},
-        "marker": {"symbol": SYMBOLS[look.marker], "color": look.colour, "size": 12 if thin else 4 + 2.5 * look.width,
-                   "line": {"color": look.colour if thin else "white", "width": look.width if thin else 0.5}},
+        "marker": marker,
         "hovertemplate": ("%{x:.4g}" if panel.rows else "%{y:.4g}") + "<br>%{text}",
     }  # fmt: skip
     if points.reach is not None:

@@ -12,6 +12,7 @@ from scipy import stats
 from diagnostics.statistics import (
     band,
     crossed,
+    over_pairs,
     over_repetitions,
     over_runs,
     over_seeds,
@@ -211,3 +212,28 @@ def test_what_variance_components_cannot_tell():
     assert alone.loc["seed", "variance"] == pytest.approx(12)
     with pytest.raises(UserError, match="one row for each combination"):
         components(tidy([[0.0, 2], [4, 8]], "seed", "direction").iloc[1:], "seed", "direction")
+
+
+def test_pairs_of_additive_members_have_the_interval_of_the_members_sum():
+    """With y_ij = a_i + a_j over all pairs the mean is 2 ā, and the jackknife's variance 4 s² / n exactly."""
+    a = np.random.default_rng(0).normal(size=6)
+    pairs = {(i, j): a[i] + a[j] for i in range(6) for j in range(i)}
+    mean, low, high = over_pairs(pairs).floats()
+    assert mean == pytest.approx(2 * a.mean())
+    half = 2.570582 * 2 * a.std(ddof=1) / np.sqrt(6)  # Student's t with five degrees of freedom
+    assert (high - mean, mean - low) == (pytest.approx(half, rel=1e-5), pytest.approx(half, rel=1e-5))
+
+
+def test_too_few_members_have_no_interval():
+    assert np.isnan(over_pairs({("a", "b"): 1.0}).low)
+    assert np.isnan(over_pairs({}).mean)
+    assert np.isnan(over_pairs({("a", "b"): 1.0, ("a", "c"): 2.0}).low)  # without a nothing is left
+
+
+def test_the_jackknife_over_members_covers():
+    rng, hits = np.random.default_rng(1), 0
+    for _ in range(400):
+        a, rest = rng.normal(size=10), rng.normal(size=(10, 10))
+        low, high = over_pairs({(i, j): a[i] + a[j] + rest[i, j] for i in range(10) for j in range(i)})[1:]
+        hits += bool(low <= 0 <= high)
+    assert 0.92 <= hits / 400 <= 0.98
