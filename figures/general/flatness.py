@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from diagnostics.flatness.comparison import Comparison, all_at_once, said_of, said_of_effect
@@ -51,7 +50,10 @@ def draw(runs: Results, out: Path) -> Drawing:
     rows = max([len(panel.y_names) for panel in forests], default=6)
     files = save(_chart(forests, 1.2 + 0.3 * rows, "ratio"), "flatness_ratios", out)
     files += save(_chart(profiles, 3.6, "radius r"), "flatness_profiles", out)
-    frame = pd.concat([one.against_first.assign(of=title) for title, one in found.items()]) if found else _blank()
+    shown = {title.partition(",")[0] for title in found}
+    parts = [one.against_first.assign(dataset=_dataset(title), of=title) for title, one in found.items()]
+    missing = [name for name, label in DATASETS.items() if label not in shown]
+    frame = pd.concat([*parts, *([_blank(missing)] if missing else [])], ignore_index=True)
     blocks = [_block(title, one) for title, one in found.items()] or [_empty()]
     return Drawing(files + tables.write("flatness", TITLE, blocks, NOTES, frame, out), frame)
 
@@ -136,5 +138,11 @@ def _empty() -> tables.Block:
     return tables.Block("", COLUMNS, [[NOT_RUN] + ["–"] * (len(COLUMNS) - 1)])
 
 
-def _blank() -> pd.DataFrame:
-    return pd.DataFrame({"of": [NOT_RUN], "quantity": [""], "model": [""], "mean": [np.nan]})
+def _dataset(title: str) -> str:
+    label = title.partition(",")[0]
+    return next((name for name, known in DATASETS.items() if known == label), label)
+
+
+def _blank(names: list[str]) -> pd.DataFrame:
+    columns = "dataset of match variant quantity scale mean low high censored model loss seeds directions".split()
+    return pd.DataFrame({"dataset": names, "of": NOT_RUN}).reindex(columns=columns)
