@@ -10,13 +10,13 @@ from pathlib import Path
 from _common import report, say
 
 from diagnostics import GradientNormProbe
-from feddual import api
+from feddual import Probe, api
 from feddual.experiment import config
 
 SCHEDULED = ("client_at_global", "local_end", "published", "cka")
 
 
-def percent(folder: Path, probe: GradientNormProbe, rounds: int) -> tuple[float, float]:
+def percent(folder: Path, probe: Probe, rounds: int) -> tuple[float, float]:
     """By how much the median round with the probe is longer, and the median seconds of one without.
 
     The two change places in every turn, so that neither always runs on what the other left in the caches. The first

@@ -31,6 +31,8 @@ _HOMES = {
     "flatness.rescaling": "rescaling_audit",
     "flatness.sharpness_comparison": "compare_sharpness",
     "flatness.sharpness_result": "Sharpness",
+    "forgetting.model": "calibration neural_collapse",
+    "forgetting.probe": "ForgettingProbe",
     "gradients.probe": "GradientNormProbe",
     "gradients.callback": "GradientNormCallback",
     "gradients.replay": "gradient_norms",

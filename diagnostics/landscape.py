@@ -5,7 +5,6 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,6 +67,8 @@ class Landscape:
         (5, 5)
         >>> landscape.lines(count=3, grid=5, progress=False).loss.shape
         (3, 5)
+        >>> landscape.sharpness(["sam"], progress=False).table["measure"].tolist()
+        ['gradient_norm', 'sam']
     """
 
     def __init__(
@@ -223,9 +224,6 @@ class Landscape:
         measures: str | Sequence[str] = "default",
         *,
         budget: str | float = "default",
-        directions: int | None = None,
-        layers: Sequence[str] = (),
-        include: Sequence[str] = (),
         out: str | os.PathLike[str] | None = None,
         progress: bool = True,
         **settings: Any,
@@ -233,39 +231,19 @@ class Landscape:
         """How sharp the loss is around the model, by many measures; docs/diagnostics.md says what each is worth.
 
         Args:
-            measures: `default`, what the budget has, or names: kappa_fn, profile, average_adaptive, sam, asam,
-                asam_filter, lambda_fn, kappa_fn_trace, worst_adaptive_l2, worst_adaptive_linf, lambda_1, trace, keskar,
-                magnitude_sigma. The gradient's norm always stands beside them.
-            budget: cheap, default, full, or how many passes over the data it may take: a gradient counts as three, a
-                product with the Hessian as six. What is left out is said in the result.
-            directions: Random directions, and draws; by default 5, 10 or 20, as the budget says.
-            layers: Of these layers only.
-            include: Also move `bias`, `norm`. Measures without a scale (sam, lambda_1, trace, keskar) always do.
+            measures: `default`, what the budget has, or names of `diagnostics.flatness.catalogue.GROUPS`.
+            budget: cheap, default, full, or how many passes over the data it may take; what is left out is said.
             out: A folder to keep the result in; the same call continues an unfinished one.
             progress: Show a bar.
-            **settings: Step sizes and the like, as `tau=0.1`, `average=(0.05, 0.1)`, `worst_l2=(0.5,)`, `steps=20`;
-                `diagnostics.flatness.readings.Settings` has them.
+            **settings: How: `directions=10` (and draws), `layers`, `include` as for lines, and step sizes and the like,
+                as `tau=0.1`, `worst_l2=(0.5,)` (`diagnostics.flatness.readings.Settings`).
 
         Returns:
             The table of values with errors and costs, the radial profile, and the gradient by layer.
-
-        Raises:
-            UserError: For input that cannot be used, before anything is written.
-
-        Example:
-            >>> import diagnostics, keras
-            >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
-            >>> x, y = keras.random.normal((60, 4)).numpy(), [0, 1, 2] * 20
-            >>> found = diagnostics.Landscape(model, x, y).sharpness(["sam", "kappa_fn"], progress=False)
-            >>> found.table["measure"].tolist()
-            ['gradient_norm', 'sam', 'kappa_fn']
         """
         from diagnostics.flatness.sharpness import measure
 
-        return measure(
-            self, measures, budget=budget, directions=directions, layers=layers, include=include,
-            out=None if out is None else Path(out), progress=progress, **settings,
-        )  # fmt: skip
+        return measure(self, measures, budget=budget, out=out, progress=progress, **settings)
 
     def curvature(
         self, kind: Kind = "hessian", scale: Scale = "none", layers: Sequence[str] = (), include: Sequence[str] = ()

@@ -36,5 +36,8 @@ class PointProgress(Shown):
             self._said = now
             rate = self._done / max(now - self._started, 1e-9)
             left = (self._total - self._done) / rate
-            said = f"{self._done}/{self._total} {self._unit}, {left:.0f} s left"
-            print(f"{self._label}: {said}", file=sys.stderr, flush=True)
+            print(
+                f"{self._label}: {self._done}/{self._total} {self._unit}, {left:.0f} s left",
+                file=sys.stderr,
+                flush=True,
+            )

@@ -55,3 +55,12 @@ def stored(path: Path | None, identity: Mapping[str, Any]) -> dict[str, Any] | N
     """What a file holds, if it was computed from just this."""
     found = None if path is None else read(path)
     return found if found is not None and found.get("identity") == json.loads(json.dumps(identity)) else None
+
+
+def short(values: Any) -> Any:
+    """Numbers as six digits say them: logs stay small."""
+    if isinstance(values, Mapping):
+        return {key: short(value) for key, value in values.items()}
+    if isinstance(values, (list, tuple)) or np.ndim(values):
+        return [short(value) for value in values]
+    return float(f"{values:.6g}")

@@ -88,10 +88,33 @@ class View:
         Returns:
             Inputs as the network takes them, and labels.
         """
+        return self.test_at(np.random.default_rng(0).permutation(len(self.test_labels))[:count])
+
+    def test_at(self, rows: np.ndarray) -> tuple[Any, np.ndarray]:
+        """The server's test examples at some positions.
+
+        Args:
+            rows: Positions in `test_labels`.
+
+        Returns:
+            Inputs as the network takes them, and labels.
+        """
         from feddual._lazy import tf
 
-        rows = np.random.default_rng(0).permutation(len(self.test_labels))[:count]
         return tf.gather(self._bench.evaluator.inputs, rows), self.test_labels[rows]
+
+    def outputs(self, weights: np.ndarray, inputs: Any) -> tuple[np.ndarray, np.ndarray]:
+        """What the network says of some inputs, in inference mode.
+
+        Args:
+            weights: A weight vector, (layout.size,).
+            inputs: As the network takes them.
+
+        Returns:
+            The last layer's input, (examples, width), and the logits, (examples, classes).
+        """
+        found: tuple[np.ndarray, np.ndarray] = self._bench.outputs(weights, inputs)
+        return found
 
     def activations(self, weights: np.ndarray, inputs: Any) -> dict[str, np.ndarray]:
         """The output of each layer that has trained weights.

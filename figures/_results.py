@@ -1,5 +1,6 @@
 """The rows of the paper's tables among recorded runs, and what is said of several seeds."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -217,3 +218,57 @@ def signed(value: float, digits: int = 2) -> str:
 def same_text(row: str) -> str:
     """`= FedAvg`, for a row whose runs are another's."""
     return f"= {LOOKS[row].label}" if row else ""
+
+
+def task(run: Recorded) -> tuple[str, str]:
+    """What a run can be compared on: data and model."""
+    return run.dataset, str(run.config["model"]["name"])
+
+
+def is_iid(run: Recorded) -> bool:
+    """Whether its clients are alike."""
+    return bool(run.config["partition"]["name"] == "iid")
+
+
+def grouped(runs: Sequence[Recorded]) -> dict[str, list[Recorded]]:
+    """Runs that are repetitions of one experiment, in the order of draws and seeds, by what tells experiments apart."""
+    gathered: dict[tuple[str, int], dict[Replicate, Recorded]] = {}
+    for run in runs:
+        number = 0
+        while run.replicate in gathered.get((run.identity.text, number), {}):
+            number += 1  # the same run twice: two groups
+        gathered.setdefault((run.identity.text, number), {})[run.replicate] = run
+    ordered = sorted(gathered.values(), key=lambda members: _place(next(iter(members.values()))))
+    names = _names([next(iter(members.values())) for members in ordered])
+    return {name: [members[which] for which in sorted(members)] for name, members in zip(names, ordered, strict=True)}
+
+
+def _place(run: Recorded) -> tuple[int, bool, str]:
+    name = run.config["algorithm"]["name"]
+    order = _rows.ALGORITHMS
+    return order.index(name) if name in order else len(order), not is_iid(run), str(run.path)
+
+
+def _names(runs: Sequence[Recorded]) -> list[str]:
+    """The algorithm; data, model, partition where they differ; then what still tells runs apart: preset, folder."""
+    names = [_algorithm(run.config["algorithm"]) for run in runs]
+    tasks = [list(facet) for facet in zip(*map(task, runs), strict=True)]
+    for facet in (*tasks, [_partition(run.config["partition"]) for run in runs]):
+        if len(set(facet)) > 1:
+            names = [f"{name}, {what}" for name, what in zip(names, facet, strict=True)]
+    for more in ([run.config["algorithm"].get("preset") for run in runs], [run.path.name for run in runs]):
+        named, twice = zip(names, more, strict=True), Counter(names)
+        names = [f"{name} ({what})" if twice[name] > 1 and what else name for name, what in named]
+    again = [names[:place].count(name) for place, name in enumerate(names)]
+    return [f"{name} #{before + 1}" if before else name for name, before in zip(names, again, strict=True)]
+
+
+def _algorithm(section: dict[str, Any]) -> str:
+    look = LOOKS.get(section["name"])
+    return look.label if look else str(section["name"])
+
+
+def _partition(section: dict[str, Any]) -> str:
+    if section["name"] == "iid":
+        return "IID"
+    return f"non-IID (α = {section['alpha']:g})" if section.get("alpha") is not None else str(section["name"])

@@ -22,6 +22,7 @@ NAMES = [
     "06_the_barycenter",
     "07_your_own",
     "08_reproducing_the_paper",
+    "09_flatter_and_averaged",
 ]
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 MOST_STATEMENTS = 12  # of a cell: more is logic, which belongs in the library

@@ -37,11 +37,13 @@ class Krylov:
         product: The operator's, symmetric.
         first: The start vector, shape (n,).
         without: Orthonormal rows, shape (p, n), whose complement it stays in.
+        scale: The operator's largest known |eigenvalue|: what is tiny beside it is rounding.
     """
 
     product: Product
     first: np.ndarray
     without: np.ndarray | None = None
+    scale: float = 0.0
 
     def __post_init__(self) -> None:
         self.diagonal: list[float] = []
@@ -69,8 +71,8 @@ class Krylov:
             self.diagonal.append(float(here @ after))
             after, length = self._normal(after)
             self.beside.append(length)
-            scale = max(map(abs, (*self.diagonal, *self.beside)))
-            self.exhausted = bool(length <= TINY * scale or self.steps == len(here))
+            self.scale = max(self.scale, abs(self.diagonal[-1]), length)
+            self.exhausted = bool(length <= TINY * self.scale or self.steps == len(here))
             if self.steps == len(self._basis):
                 self._basis = np.concatenate([self._basis, np.empty_like(self._basis)])
             self._basis[self.steps] = 0 if self.exhausted else after
@@ -164,7 +166,8 @@ def eigenvalues(
     begun, used, locked = run.steps, 0, _Pairs(size)
     for number in range(RUNS):
         if number:
-            run, begun = Krylov(product, start(seed, 10**6 + number, size), locked.vectors), 0
+            scale = np.abs(locked.values).max()
+            run, begun = Krylov(product, start(seed, 10**6 + number, size), locked.vectors, scale), 0
         before = locked.ends(k)
         _converge(run, k, steps, tolerance, min(most - used + begun, 3 * steps))
         used += run.steps - begun
@@ -224,8 +227,10 @@ class _Pairs:
             vector = self.vectors[place]
             self.residuals[place] = np.linalg.norm(product(vector) - self.values[place] * vector)
         converged = bool((self.residuals[ends] <= 2 * tolerance * np.abs(self.values).max()).all())
-        parts = [part[where] for where in (high, low) for part in (self.values, self.residuals)]
-        return Eigen(*parts, self.vectors[high], used + len(ends), converged)
+        return Eigen(
+            self.values[high], self.residuals[high], self.values[low], self.residuals[low], self.vectors[high],
+            used + len(ends), converged,
+        )  # fmt: skip
 
 
 def quadrature(run: Krylov, steps: int) -> Quadrature:

@@ -26,6 +26,7 @@ from feddual.records import measurements as store
 if TYPE_CHECKING:
     from diagnostics.landscape import Landscape
 
+ENDS = ("largest", "largest_residuals", "smallest", "smallest_residuals")
 FEWEST = 10  # steps, below which neither ends nor density say anything
 
 
@@ -150,7 +151,10 @@ class Measuring:
         }  # fmt: skip
         manifest = manifest | {"facts": manifest["facts"] | done}
         nodes, weights = (np.stack([one[place] for one in draws]) for place in (0, 1))
-        found = Spectrum(*ends.values, nodes, weights, trace[:, 0], trace[:, 1:], np.array(tops), manifest)
+        found = Spectrum(
+            **ends.values, nodes=nodes, weights=weights, trace_exact=trace[:, 0], trace_samples=trace[:, 1:],
+            layer_largest=np.array(tops), meta=manifest,
+        )  # fmt: skip
         target.finish(manifest, found.arrays())
         return found
 
@@ -169,7 +173,7 @@ class Measuring:
 class _Ends:
     """Both ends, and the first draw's quadrature."""
 
-    values: tuple[np.ndarray, ...]  # largest, residuals, smallest, residuals
+    values: dict[str, np.ndarray]
     quadrature: np.ndarray  # (2, steps)
     converged: bool
 
@@ -198,7 +202,8 @@ class _Parts:
         flat = self._kept("ends", "eigenvalues and a draw of the density", compute)
         k, steps = effort.k, effort.steps
         *values, nodes, weights, converged = np.split(flat, np.cumsum([k, k, k, k, steps, steps]))
-        return _Ends(tuple(values), np.stack([nodes, weights]), bool(converged[0]))
+        named = dict(zip(ENDS, values, strict=True))
+        return _Ends(named, np.stack([nodes, weights]), bool(converged[0]))
 
     def trace(self, blocks: dict[str, np.ndarray]) -> np.ndarray:
         """The whole's row, then each block's: the exact part, then the samples."""

@@ -50,7 +50,7 @@ MEASURES = {
 
 
 @dataclass(frozen=True)
-class Group:
+class Gauge:
     """What is measured together.
 
     Args:
@@ -65,31 +65,31 @@ class Group:
 
 
 # In the order in which a budget of passes is spent.
-GROUPS: Mapping[str, Group] = {
-    "kappa_fn": Group(averages.kappa_fn, "cheap", lambda s, few: 3 * s.directions),
-    "profile": Group(averages.profile, "cheap", lambda s, few: (2 * len(RADII) - 1) * s.directions),
-    "average_adaptive": Group(
+GROUPS: Mapping[str, Gauge] = {
+    "kappa_fn": Gauge(averages.kappa_fn, "cheap", lambda s, few: 3 * s.directions),
+    "profile": Gauge(averages.profile, "cheap", lambda s, few: (2 * len(RADII) - 1) * s.directions),
+    "average_adaptive": Gauge(
         averages.average_adaptive, "cheap", lambda s, few: (2 * len(s.average) + 1) * s.directions
     ),
-    "sam": Group(ascents.sam, "cheap", lambda s, few: 2 * len(s.sam)),
-    "asam": Group(ascents.asam, "cheap", lambda s, few: 2 * len(s.asam)),
-    "asam_filter": Group(ascents.asam_filter, "cheap", lambda s, few: 2 * len(s.asam)),
-    "lambda_fn": Group(spectral.lambda_fn, "default", lambda s, few: PRODUCT * s.lanczos),
-    "kappa_fn_trace": Group(spectral.kappa_fn_trace, "default", lambda s, few: PRODUCT * s.products),
-    "worst_adaptive_l2": Group(
+    "sam": Gauge(ascents.sam, "cheap", lambda s, few: 2 * len(s.sam)),
+    "asam": Gauge(ascents.asam, "cheap", lambda s, few: 2 * len(s.asam)),
+    "asam_filter": Gauge(ascents.asam_filter, "cheap", lambda s, few: 2 * len(s.asam)),
+    "lambda_fn": Gauge(spectral.lambda_fn, "default", lambda s, few: PRODUCT * s.lanczos),
+    "kappa_fn_trace": Gauge(spectral.kappa_fn_trace, "default", lambda s, few: PRODUCT * s.products),
+    "worst_adaptive_l2": Gauge(
         ascents.worst_adaptive_l2, "default", lambda s, few: few * _climbs(len(s.worst_l2), s.steps)
     ),
-    "worst_adaptive_linf": Group(
+    "worst_adaptive_linf": Gauge(
         ascents.worst_adaptive_linf, "default", lambda s, few: few * _climbs(len(s.worst_linf), s.steps)
     ),
-    "lambda_1": Group(spectral.lambda_1, "default", lambda s, few: PRODUCT * s.lanczos),
-    "trace": Group(spectral.trace, "default", lambda s, few: PRODUCT * s.products),
-    "keskar": Group(
+    "lambda_1": Gauge(spectral.lambda_1, "default", lambda s, few: PRODUCT * s.lanczos),
+    "trace": Gauge(spectral.trace, "default", lambda s, few: PRODUCT * s.products),
+    "keskar": Gauge(
         ascents.keskar,
         "full",
         lambda s, few: few * (GRADIENT + len(s.keskar) * (1 + GRADIENT * (2 * s.iterations + 20))),
     ),
-    "magnitude_sigma": Group(
+    "magnitude_sigma": Gauge(
         averages.magnitude_sigma,
         "full",
         lambda s, few: s.directions * (1 + averages.DOUBLINGS + averages.HALVINGS),

@@ -1,5 +1,6 @@
 """Sharpness of a model, by many measures at once; `catalogue.py` has them by name."""
 
+import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -36,11 +37,26 @@ def measure(
     directions: int | None = None,
     layers: Sequence[str] = (),
     include: Sequence[str] = (),
-    out: str | Path | None = None,
+    out: str | os.PathLike[str] | None = None,
     progress: bool = True,
     **settings: Any,
 ) -> Sharpness:
-    """Measure; arguments as of `Landscape.sharpness`.
+    """Measure a landscape.
+
+    Args:
+        landscape: The model and the samples.
+        measures: `default`, what the budget has, or names of `catalogue.GROUPS`.
+        budget: cheap, default, full, or a number of passes: a gradient counts as three, a product with the Hessian as
+            six.
+        directions: Random directions, and draws; by default 5, 10 or 20, as the budget says.
+        layers: Of these layers only.
+        include: Also move `bias`, `norm`. Measures without a scale (sam, lambda_1, trace, keskar) always do.
+        out: A folder to keep the result in.
+        progress: Show a bar.
+        **settings: The other fields of `readings.Settings`.
+
+    Returns:
+        What was measured.
 
     Raises:
         UserError: For input that cannot be used, before anything is written.

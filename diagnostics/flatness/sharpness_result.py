@@ -64,7 +64,14 @@ class Sharpness:
 
     @classmethod
     def stored(cls, path: Path, identity: Mapping[str, Any]) -> "Sharpness | None":
-        """What a folder holds, if it is of this identity; None if it is new.
+        """What a folder holds, if it is of this identity.
+
+        Args:
+            path: The folder.
+            identity: All that determines the numbers.
+
+        Returns:
+            What was measured; None if the folder is new.
 
         Raises:
             UserError: If it holds something else.
@@ -93,7 +100,11 @@ class Sharpness:
         return folder.path
 
     def write(self, path: Path) -> None:
-        """The files, without asking."""
+        """The files, without asking.
+
+        Args:
+            path: The folder.
+        """
         for name in ("table", "profile", "layers"):
             atomic_write(path / f"{name}.csv", getattr(self, name).to_csv(index=False).encode())
         every = {name: getattr(self, name) for name in TABLES}

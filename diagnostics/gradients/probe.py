@@ -14,6 +14,7 @@ import numpy as np
 from diagnostics.gradients.contract import AtClient, Definition, Gathered, OfRound, probe_set
 from diagnostics.gradients.definitions import DEFINITIONS, definition
 from diagnostics.gradients.layers import NORMALISATIONS, Groups, normalise
+from diagnostics.tables import short
 from feddual.errors import UserError
 from feddual.functional.layout import fingerprint
 from feddual.probes import LOG, ClientView, Probe, RoundView, Schedule
@@ -163,13 +164,13 @@ class GradientNormProbe(Probe):
         blank = np.full(len(groups.names), np.nan)
 
         def column(by_client: Mapping[int, Any]) -> Any:
-            return _short([by_client.get(client, blank) for client in clients])
+            return short([by_client.get(client, blank) for client in clients])
 
         names = [one.name for one in _at_clients(asked) if any(one.name in measured[c]["values"] for c in clients)]
         row: dict[str, Any] = {
             "round": view.round_index,
             "clients": clients,
-            "weights": _short(groups.norms(view.previous)),
+            "weights": short(groups.norms(view.previous)),
             "by_client": {name: column({c: measured[c]["values"].get(name, blank) for c in clients}) for name in names},
             "of_all": {},
         }
@@ -184,7 +185,7 @@ class GradientNormProbe(Probe):
             if seen and one.of_all:
                 value = one.of_all(seen)
                 some = isinstance(value, Mapping)  # of some layers only: by their names, beside those of all layers
-                (row if some else row["of_all"])[one.name] = _short(value)
+                (row if some else row["of_all"])[one.name] = short(value)
         view.append([row])
         if self.tensorboard:
             _to_tensorboard(view, groups.names, row)
@@ -224,15 +225,6 @@ def _at_clients(asked: Sequence[Definition]) -> list[Definition]:
     more = {name for name, one in DEFINITIONS.items() if one.is_by_product or one.family in families}
     own = [one for one in asked if one.name not in DEFINITIONS]
     return [one for one in (*_found(more), *own) if one.at_client]
-
-
-def _short(values: Any) -> Any:
-    """Numbers as six digits say them: files stay small."""
-    if isinstance(values, Mapping):
-        return {key: _short(value) for key, value in values.items()}
-    if isinstance(values, (list, tuple)) or np.ndim(values):
-        return [_short(value) for value in values]
-    return float(f"{values:.6g}")
 
 
 def _tidy(facts: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], normalisations: Sequence[str]) -> "pd.DataFrame":

@@ -154,8 +154,10 @@ def loss_name(loss: Any) -> str:
 
 
 def is_squares(loss: Any) -> bool:
-    """Whether a loss of Keras is the mean of squares and nothing else."""
+    """Whether a loss is the mean of squares and nothing else."""
     loss = canonical(loss)
+    if isinstance(loss, str):
+        return loss == "mse"
     if type(loss) is type(as_loss(len)):
         loss = loss.fn
     return type(loss) is keras.losses.MeanSquaredError or loss is keras.losses.mean_squared_error

@@ -92,7 +92,6 @@ class Objective:
                 f"logit_norm: only cross-entropy has logits to normalise, {loss_name(loss)} has none; pass "
                 "logit_norm=False (--no-logit-norm)"
             )
-        self.is_squares = meant.kind == "mse" or is_squares(loss)
         self.bn, self.batch_size, self.regularisation = bn, batch_size, regularisation
         few = originals if features else x[:FEW]
         drops = any(map(is_random_state, getattr(model, "variables", [])))
@@ -126,7 +125,11 @@ class Objective:
         self._statistics = _statistics(self.network.rest, self.layout) if bn == "recalibrate" else []
 
     def _named(self, loss: Loss, meant: Meant, is_weighted: bool) -> str:
-        """The loss, and what else is in its numbers, for people and for the identity of a measurement."""
+        """The loss, and what else is in its numbers, for people and for the identity of a measurement.
+
+        Whether it is of a kind whose second derivatives are known is noted on the way.
+        """
+        self.is_squares = is_squares(loss)
         self.is_clipped = meant.takes == "probabilities" and not self.network.is_ended
         parts = [loss_name(loss), " of clipped probabilities" * self.is_clipped, NORMALISED * self.logit_norm]
         return "".join([*parts, ", samples weighted" * is_weighted, ", with regularisation" * self.regularisation])

@@ -173,6 +173,8 @@ def load(path: str | os.PathLike[str]) -> "Surface | Lines":
     """What a folder holds."""
     path = Path(path)
     manifest = store.read_manifest(path)
+    if manifest["identity"].get("kind") == "spectrum":
+        raise UserError(f"{path}: holds a spectrum; use diagnostics.Spectrum.load")
     arrays = store.read_arrays(path)
     if arrays is None:
         plan = Plan.of_manifest(manifest)

@@ -173,10 +173,11 @@ def _gradient_norms(rows: Rows) -> Rows:
 
 
 def _single(arrays: Mapping[str, np.ndarray]) -> Arrays:
-    """A surface's arrays in single precision; but for the axes, whose zero must stay zero."""
+    """A surface's arrays in single precision, but for the axes, whose zero must stay zero; no losses by class."""
+    shorter = {"class_loss": arrays["class_loss"][..., :0]} if "class_loss" in arrays else {}
     return {
         name: array.astype(np.float32) if array.dtype == np.float64 and name not in ("alphas", "betas") else array
-        for name, array in arrays.items()
+        for name, array in {**arrays, **shorter}.items()
     }
 
 

@@ -323,10 +323,13 @@ def npz_arrays(data: bytes) -> dict[str, np.ndarray]:
 
 def atomic_write(path: Path, data: bytes) -> None:
     """Write a file whole or not at all, and make it survive a power cut."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with open(partial, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(partial, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        raise UserError(f"out: cannot write to {path} ({error.strerror}); choose another folder") from error

@@ -5,7 +5,7 @@
     metrics.parquet  timings.parquet  gradient_norms.parquet      rows by run
     trials.parquet             a row per run that only chose settings
     partitions.parquet         each distinct histogram once
-    surfaces.parquet           manifest and arrays of each
+    surfaces.parquet           manifest and arrays of each, without the losses by class, which are most of it
     sharpness.parquet          of each measurement its JSON
     weights.parquet            last weights of some runs
 

@@ -60,12 +60,14 @@ class RowTable:
         if self._table is None or name not in self._places:
             return []
         part = self._table.slice(*self._places[name]).drop_columns(self._table.column_names[:1])
-        read = [json.loads if field.metadata == JSON else None for field in part.schema]
-        rows = zip(*(column.to_pylist() for column in part.columns), strict=True)
-        return [
-            {key: decode(value) if decode else value for key, decode, value in line if value is not None}
-            for line in (zip(part.column_names, read, row, strict=True) for row in rows)
-        ]
+        rows: list[dict[str, Any]] = [{} for _ in range(part.num_rows)]
+        for entry, column in zip(part.schema, part.columns, strict=True):
+            if column.null_count == part.num_rows:
+                continue
+            for row, value in zip(rows, column.to_pylist(), strict=True):
+                if value is not None:
+                    row[entry.name] = json.loads(value) if entry.metadata == JSON else value
+        return rows
 
 
 def arrays_bytes(items: Mapping[tuple[str, str], Arrays]) -> bytes:
@@ -121,7 +123,7 @@ def _bytes(table: Any, **options: Any) -> bytes:
     import pyarrow.parquet as pq
 
     buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd", compression_level=19, **options)
+    pq.write_table(table, buffer, compression="zstd", compression_level=19, write_statistics=False, **options)
     return buffer.getvalue()
 
 

@@ -84,6 +84,25 @@ class Workbench:
 
         return names, tf.function(run, autograph=False)
 
+    def outputs(self, weights: np.ndarray, x: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The last layer's input, flattened, and the logits, for given weights and inputs; some inputs at a time."""
+        size = self.experiment.evaluation.batch_size
+        with tf.device(self.device):
+            parts = [self._outputs(weights, x[begin : begin + size]) for begin in range(0, len(x), size)]
+        features, logits = (np.concatenate([part[which].numpy() for part in parts]) for which in (0, 1))
+        return features.reshape(len(features), -1), logits
+
+    @cached_property
+    def _outputs(self) -> Any:
+        forward = self.training.forward
+
+        def run(weights: Any, x: Any) -> Any:
+            found = forward(weights, x)[0]
+            return found.features, found.logits
+
+        signature = [tf.TensorSpec([forward.layout.size]), tf.TensorSpec([None, *forward.input_shape])]
+        return tf.function(run, autograph=False, input_signature=signature)
+
     def initial_weights(self) -> np.ndarray:
         return read(self.network.model)
 

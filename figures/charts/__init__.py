@@ -1,7 +1,8 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from figures.charts.describe import Bars, Chart, Contour, Heat, Line, Mark, Panel, Points, Surface3D, save
+from figures.charts.describe import Bars, Chart, Contour, Heat, Line, Mark, Panel, Points, Surface3D
+from figures.charts.saving import save
 from figures.charts.scale import Scale, shared_scale
 from figures.charts.style import LOOKS, Look, look
 
@@ -9,15 +10,26 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
     from matplotlib.figure import Figure
 
-    from figures.charts import flatness, gradients, lines, merging, runs, surfaces, tables, trajectories
+    from figures.charts import (
+        averaging,
+        flatness,
+        gradients,
+        lines,
+        merging,
+        runs,
+        spectra,
+        surfaces,
+        tables,
+        trajectories,
+    )
 
 MODULES = (  # on demand: they import pandas
-    "flatness", "gradients", "lines", "merging", "runs", "surfaces", "tables", "trajectories",
+    "averaging", "flatness", "gradients", "lines", "merging", "runs", "spectra", "surfaces", "tables", "trajectories",
 )  # fmt: skip
 __all__ = [
     "LOOKS", "Bars", "Chart", "Contour", "Heat", "Line", "Look", "Mark", "Panel", "Points", "Scale", "Surface3D",
-    "flatness", "gradients", "lines", "look", "matplotlib", "merging", "plotly", "runs", "save", "shared_scale",
-    "surfaces", "tables", "trajectories",
+    "averaging", "flatness", "gradients", "lines", "look", "matplotlib", "merging", "plotly", "runs", "save",
+    "shared_scale", "spectra", "surfaces", "tables", "trajectories",
 ]  # fmt: skip
 
 

@@ -382,29 +382,3 @@ class Chart:
             "application/vnd.plotly.v1+json": json.loads(self.plotly().to_json()),
             "image/png": base64.b64encode(static.render(self, ["png"], dpi=100)["png"]).decode(),
         }
-
-
-def save(chart: Chart, name: str, out: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write a chart in several formats; the pages of a folder share one plotly.min.js and need no network.
-
-    Args:
-        chart: What is drawn.
-        name: Of the files, without their suffixes.
-        out: Their folder.
-        formats: Some of png, pdf, html.
-
-    Returns:
-        The files.
-    """
-    from figures.charts import interactive, static
-
-    still = static.render(chart, [kind for kind in formats if kind != "html"])
-    files = {out / f"{name}.{kind}": data for kind, data in still.items()}
-    if "html" in formats:
-        files[out / f"{name}.html"] = interactive.page(chart, name, "directory").encode()
-        script, library = out / "plotly.min.js", interactive.library()
-        if not script.is_file() or script.stat().st_size != len(library):
-            atomic_write(script, library)
-    for path, data in files.items():
-        atomic_write(path, data)
-    return list(files)

@@ -100,15 +100,17 @@ def _forest_panel(ratios: pd.DataFrame, first: str, title: str, note: str) -> Pa
         marks.append(Points(pale, effect, y, widest, highest, sideways=True, told=told))
         marks.append(Points(style, effect, y, low, high, sideways=True, told=told))
     shown = [named(one) for one in names]
-    about = {"note": note, "y_names": shown, "upright": 1.0, "x_scale": "log", "x_range": _reach(ratios)}
-    return Panel(title, f"ratio to {first}", "", marks, empty="no ratio", **about)
+    return Panel(
+        title, f"ratio to {first}", "", marks, note=note, y_names=shown, upright=1.0, x_scale="log",
+        x_range=_reach(ratios), empty="no ratio",
+    )  # fmt: skip
 
 
 def _reach(ratios: pd.DataFrame) -> tuple[float, float] | None:
     """The ends of a forest's axis: few seeds have intervals over tens of decades, which leave the picture."""
     effects = ratios["effect"].to_numpy(float)
     effects = np.append(effects[np.isfinite(effects)], 1.0)
-    drawn = ratios[["low", "high", "all_low", "all_high"]].to_numpy(float)
+    drawn = ratios[["low", "high", "all_low", "all_high"]].to_numpy(float).ravel()
     drawn = np.append(drawn[np.isfinite(drawn) & (drawn > 0)], effects)
     low, high = max(drawn.min(), effects.min() / BEYOND), min(drawn.max(), effects.max() * BEYOND)
     room = (high / low) ** 0.05 if high > low else 1.5
@@ -181,7 +183,9 @@ def caption(found: Any) -> str:
     sentences = [
         f"Sharpness of {model}; {identity['loss']}, mean of {facts['images']} samples{whose}{of_what(facts)}.",
         f"At the model: L = {facts['loss']:.4g}{accuracy}, ‖g‖ = {facts['gradient_norm']:.2g}: it is no stationary "
-        "point, and one-sided rises hold the gradient's part, which stands beside them.",
+        "point, and one-sided rises hold the gradient's part, which stands beside them. ‖g‖·‖w‖ by layer: "
+        + ", ".join(f"{row.layer} {row.product:.2g}" for row in found.layers.itertuples())
+        + ".",
         f"{settings['directions']} directions or draws, seed {settings['seed']}{still}. Worst cases on the first "
         f"{facts['few']} samples.",
         f"Budget {facts['budget']}: {facts['passes']:.0f} passes over the data.",

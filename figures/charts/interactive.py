@@ -71,6 +71,8 @@ def figure(chart: Chart) -> go.Figure:
 def single(panel: Panel) -> go.Figure:
     """One panel alone: for a page with titles, legend, colours and controls of its own."""
     layout: dict[str, Any] = dict(_axes(panel, "", None))
+    if panel.x_names and not panel.deep:
+        layout["xaxis"]["automargin"] = True  # names that do not fit are turned
     data = _traces(panel, "", set(), None)
     for trace in data:
         if "colorbar" in trace and not panel.deep:
@@ -185,8 +187,7 @@ def _axes(panel: Panel, number: str, box: tuple[float, float, float, float] | No
     if panel.x_scale == "log":
         x["type"] = "log"
     if panel.x_range:
-        ends = np.log10(panel.x_range) if panel.x_scale == "log" else np.asarray(panel.x_range)
-        x["range"] = ends.tolist()
+        x["range"] = np.log10(panel.x_range).tolist() if panel.x_scale == "log" else list(panel.x_range)
     if panel.y_scale == "log":
         y["type"] = "log"
     if panel.y_scale == "root":

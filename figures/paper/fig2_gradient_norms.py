@@ -23,7 +23,7 @@ from figures.charts import Chart, save, tables
 from figures.charts import gradients as plots
 
 
-class Setting(NamedTuple):
+class Subfigure(NamedTuple):
     """A network on its data: how it is called, and where its runs are asked for."""
 
     name: str  # of the files
@@ -35,12 +35,12 @@ class Setting(NamedTuple):
 
 
 SETTINGS = (
-    Setting(
+    Subfigure(
         "a_lenet", "LeNet, Fashion-MNIST", "fmnist", "lenet_published",
         "paper-fmnist", ("motivation", "motivation-alpha"),
     ),
-    Setting("b_vgg16_head", "VGG16 head, CIFAR-10", "cifar10", "vgg16", "paper-cifar10", ("motivation",)),
-    Setting("c_vgg_small", "small VGG, CIFAR-10", "cifar10", "vgg_small", "cifar10", ("motivation-vgg",)),
+    Subfigure("b_vgg16_head", "VGG16 head, CIFAR-10", "cifar10", "vgg16", "paper-cifar10", ("motivation",)),
+    Subfigure("c_vgg_small", "small VGG, CIFAR-10", "cifar10", "vgg_small", "cifar10", ("motivation-vgg",)),
 )  # fmt: skip
 SHOWS = ("fmnist", "cifar10")
 COMPARED = tuple(one.letter for one in gradients.DEFINITIONS.values())
@@ -98,15 +98,15 @@ def measure(runs: Results) -> list[Path]:
     return [_file(runs, one) for one, groups in found.items() if len(_ratios(runs, one, groups, write=True))]
 
 
-def _facts(setting: Setting) -> dict[str, str]:
+def _facts(setting: Subfigure) -> dict[str, str]:
     return {"setting": setting.title, "model": setting.model, "dataset": setting.dataset}
 
 
-def _file(runs: Results, setting: Setting) -> Path:
+def _file(runs: Results, setting: Subfigure) -> Path:
     return runs.root / "comparison" / f"fig2{setting.name}.json"
 
 
-def _ratios(runs: Results, setting: Setting, groups: Groups, write: bool = False) -> pd.DataFrame:
+def _ratios(runs: Results, setting: Subfigure, groups: Groups, write: bool = False) -> pd.DataFrame:
     """The strongest skew under every definition; the milder ones, for the profile over depth, under one."""
     milder = {(label, "rms"): ["A"] for label in sorted(groups) if label not in ("IID", SKEWED)}
     asked = {(SKEWED, "rms"): COMPARED, (SKEWED, "raw"): COMPARED} | milder
@@ -131,7 +131,7 @@ def _notes(runs: Results) -> list[str]:
     return [NOTE] if is_random else [NOTE, IN_ORDER]
 
 
-def _runs(runs: Results, setting: Setting) -> list[Recorded]:
+def _runs(runs: Results, setting: Subfigure) -> list[Recorded]:
     """FedAvg's runs that recorded gradient norms."""
     found = [
         runs.of_study(study, lambda run: run.record.has_probe(GradientNormProbe.name)) for study in setting.studies

@@ -2,10 +2,10 @@
 
     figures.report.write("runs/quickstart")          # -> runs/quickstart/report.html
 
-`_story.py` reads what was recorded; `_training.py`, `_gradients.py`, `_landscape.py`, `_federation.py` and `_facts.py`
-turn it into parts; `_page.py` says what a part is made of and fills `page.html.j2`. What was not recorded, failed
-or is unfinished is said on the page. A section of one's own is a function from the story to a part, given as
-`module:name`.
+`_story.py` reads what was recorded; `_training.py`, `_gradients.py`, `_averaging.py`, `_landscape.py`,
+`_merging.py`, `_federation.py` and `_facts.py` turn it into parts; `_page.py` says what a part is made of and fills
+`page.html.j2`. What was not recorded, failed or is unfinished is said on the page. A section of one's own is a function
+from the story to a part, or to None where there is nothing to say, given as `module:name`.
 """
 
 import importlib
@@ -23,8 +23,10 @@ SECTIONS = {  # in the order of the page
     "curves": "figures.report._training:curves",
     "gradient-norms": "figures.report._gradients:norms",
     "gradient-ratios": "figures.report._gradients:ratios",
+    "averaging": "figures.report._averaging:averaging",
     "surfaces": "figures.report._landscape:surfaces",
     "flatness": "figures.report._landscape:flatness",
+    "merging": "figures.report._merging:merging",
     "clients": "figures.report._federation:clients",
     "barycenter": "figures.report._federation:barycenter",
     "timing": "figures.report._training:timing",
@@ -63,8 +65,8 @@ def build(source: str | Path, more: Sequence[str] = ()) -> str:
 
     story = Story.read(Path(source))
     in_short = [finding.text for finding in _findings.findings(story)]
-    parts = [plugins.find("sections", name, "--section")(story) for name in (*plugins.names("sections"), *more)]
-    return _page.render(story, in_short, _training.cards(story), parts)
+    told = [plugins.find("sections", name, "--section")(story) for name in (*plugins.names("sections"), *more)]
+    return _page.render(story, in_short, _training.cards(story), [part for part in told if part is not None])
 
 
 def __getattr__(name: str) -> Any:

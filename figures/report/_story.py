@@ -1,14 +1,13 @@
 """What a report is about: the runs under a folder, together where only the seed differs, and what failed."""
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
+from diagnostics.forgetting.probe import ForgettingProbe
 from diagnostics.gradients.probe import GradientNormProbe
 from diagnostics.surfaces.results import Surface, load
 from feddual.errors import UserError
@@ -16,8 +15,8 @@ from feddual.records.identity import Replicate
 from feddual.records.results import Recorded, RunSet
 from feddual.records.slim import open_run
 from feddual.records.study_dir import StudyDir, is_trial
-from figures._rows import ALGORITHMS
-from figures.charts.style import COLOURS, DASHES, LOOKS, Look
+from figures._results import grouped, is_iid, task
+from figures.charts.style import COLOURS, DASHES, Look
 
 UNITS = "rms"  # of gradient norms
 
@@ -49,6 +48,14 @@ class Group:
         folders = {run.replicate: run.record.probe_path(name) for run in self.runs if run.record.has_probe(name)}
         frames = {which: GradientNormProbe.read(path, [UNITS]) for which, path in folders.items()}
         return {which: _over_clients(frame) for which, frame in frames.items() if len(frame)}
+
+    @cached_property
+    def forgetting(self) -> dict[Replicate, tuple[pd.DataFrame, pd.DataFrame]]:
+        """What the probe `forgetting` recorded, by draw and seed: its table, and the bins of calibration."""
+        name = ForgettingProbe.name
+        folders = {run.replicate: run.record.probe_path(name) for run in self.runs if run.record.has_probe(name)}
+        frames = {which: ForgettingProbe.read(path) for which, path in folders.items()}
+        return {which: (one, ForgettingProbe.reliability(folders[which])) for which, one in frames.items() if len(one)}
 
 
 @dataclass(frozen=True)
@@ -108,8 +115,8 @@ class Story:
 
     def base_of(self, group: Group) -> Group:
         """What a group is compared with: IID clients of the same data and model if there are some, else the first."""
-        same = [other for other in self.groups if _task(other.first) == _task(group.first)]
-        return next((other for other in same if _is_iid(other.first)), same[0])
+        same = [other for other in self.groups if task(other.first) == task(group.first)]
+        return next((other for other in same if is_iid(other.first)), same[0])
 
     @cached_property
     def surfaces(self) -> dict[str, dict[Replicate, dict[str, Surface]]]:
@@ -140,55 +147,10 @@ def _over_clients(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([mean.reset_index().assign(client=0), frame[~of_clients]], ignore_index=True)
 
 
-def _task(run: Recorded) -> tuple[str, str]:
-    return run.dataset, str(run.config["model"]["name"])
-
-
-def _is_iid(run: Recorded) -> bool:
-    return bool(run.config["partition"]["name"] == "iid")
-
-
 def _groups(runs: list[Recorded]) -> tuple[Group, ...]:
-    gathered: dict[tuple[str, int], dict[Replicate, Recorded]] = {}
-    for run in runs:
-        number = 0
-        while run.replicate in gathered.get((run.identity.text, number), {}):
-            number += 1  # the same run twice: two groups
-        gathered.setdefault((run.identity.text, number), {})[run.replicate] = run
-    ordered = sorted(gathered.values(), key=lambda members: _place(next(iter(members.values()))))
-    labels = _labels([next(iter(members.values())) for members in ordered])
     groups = []
-    for number, (label, members) in enumerate(zip(labels, ordered, strict=True)):
+    for number, (label, members) in enumerate(grouped(runs).items()):
         turn, place = divmod(number, len(COLOURS))
         look = Look(label, COLOURS[place], dash=DASHES[turn % len(DASHES)], width=1.6)
-        groups.append(Group(f"g{number}", look, tuple(members[seed] for seed in sorted(members))))
+        groups.append(Group(f"g{number}", look, tuple(members)))
     return tuple(groups)
-
-
-def _place(run: Recorded) -> tuple[int, bool, str]:
-    name = run.config["algorithm"]["name"]
-    return ALGORITHMS.index(name) if name in ALGORITHMS else len(ALGORITHMS), not _is_iid(run), str(run.path)
-
-
-def _labels(runs: list[Recorded]) -> list[str]:
-    """The algorithm; data, model, partition where they differ; then what still tells runs apart: preset, folder."""
-    names = [_algorithm(run.config["algorithm"]) for run in runs]
-    tasks = [list(facet) for facet in zip(*map(_task, runs), strict=True)]
-    for facet in (*tasks, [_partition(run.config["partition"]) for run in runs]):
-        if len(set(facet)) > 1:
-            names = [f"{name}, {what}" for name, what in zip(names, facet, strict=True)]
-    for more in ([run.config["algorithm"].get("preset") for run in runs], [run.path.name for run in runs]):
-        named, twice = zip(names, more, strict=True), Counter(names)
-        names = [f"{name} ({what})" if twice[name] > 1 and what else name for name, what in named]
-    return names
-
-
-def _algorithm(section: dict[str, Any]) -> str:
-    look = LOOKS.get(section["name"])
-    return look.label if look else str(section["name"])
-
-
-def _partition(section: dict[str, Any]) -> str:
-    if section["name"] == "iid":
-        return "IID"
-    return f"non-IID (α = {section['alpha']:g})" if section.get("alpha") is not None else str(section["name"])

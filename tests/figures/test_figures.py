@@ -194,6 +194,14 @@ def test_the_command_draws_what_is_named(slim, tmp_path):
         assert all(Path(path).is_file() for files in answer["files"].values() for path in files)
 
 
+def test_the_command_draws_in_several_processes_what_one_process_draws(drawn, slim, tmp_path):
+    names = ["fig4_rounds_to_target", "client_histograms"]
+    command = [sys.executable, "-m", "figures", *names, "--runs", str(slim), "--out", str(tmp_path)]
+    subprocess.run([*command, "--json"], check=True, cwd=figures.HERE.parent)
+    for path in (Path(path) for name in names for path in drawn[0][name][0]):
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes(), path.name
+
+
 # --- numbers
 
 
@@ -504,24 +512,26 @@ def test_help_lists_the_figures():
 
 def quadratic_run(path, algorithm, partition, seed, steepness):
     """A slim run with surfaces L = L0 + steepness (2 a^2 + 3 b^2), and a little more on the second pair."""
-    values = {"algorithm.name": algorithm, "seed": seed, "training.rounds": 1, **partition}
+    resolved = config.resolve("paper-fmnist", {"algorithm.name": algorithm, "seed": seed, **partition})
+    rounds = resolved.training.rounds  # what identifies the runs that the figures ask for
     run = RunDir(path)
     run.create()
-    run.write_rows("metrics", [{"round": 1, "accuracy": 0.5, "loss": 1.0, "num_clients": 1, "num_set_aside": 0}])
+    row = {"accuracy": 0.5, "loss": 1.0, "num_clients": 1, "num_set_aside": 0}
+    run.write_rows("metrics", [{"round": number, **row} for number in range(1, rounds + 1)])
     alphas = np.linspace(-1, 1, 41)
     a, b = np.meshgrid(alphas, alphas)
     for pair in (0, 1):
         loss = 0.3 + (steepness + 0.1 * pair) * (2 * a**2 + 3 * b**2)
-        facts = {"loss": 0.3, "accuracy": 0.5, "gradient_norm": 0.0, "images": 10, "round": 1}
+        facts = {"loss": 0.3, "accuracy": 0.5, "gradient_norm": 0.0, "images": 10, "round": rounds}
         facts |= {"algorithm": algorithm, "dataset": "fmnist"}
         identity = {"kind": "surface", "direction_names": [f"index {pair}"], "loss": "crossentropy", "bn": "frozen"}
         identity |= {"weights": "0" * 64, "data": "1" * 64}
         blank = np.zeros_like(loss)
         Surface(
-            alphas, loss, blank, blank, np.zeros((*loss.shape, 0)), loss > 0, blank.astype(int),
+            alphas, loss, blank, blank, np.stack(10 * [loss], -1), loss > 0, blank.astype(int),
             {"identity": identity, "facts": facts}, alphas,
         ).save(path / "surfaces" / f"pair-{pair}")  # fmt: skip
-    run.write_config(config.resolve("paper-fmnist", values).to_yaml())
+    run.write_config(resolved.to_yaml())
 
 
 def test_flatness_of_known_surfaces(tmp_path):

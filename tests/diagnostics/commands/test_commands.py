@@ -246,3 +246,17 @@ def test_probe_forgets_what_will_be_trained_again(tmp_path):
     LossSurfaceProbe().start(host)
     kept = {path.name for path in (tmp_path / "surfaces").iterdir()}
     assert kept == {"round-00010", "round-00020", "round-00050", *users}
+
+
+def test_spectra_of_two_runs(run):
+    little = ["--steps", "12", "--draws", "2", "--probes", "12", "--images", "60"]
+    facts = json.loads(call("spectrum", run / "even", run / "skewed", *little, "--json").stdout)
+    assert [one["run"] for one in facts] == ["even", "skewed"]
+    assert all(one["lambda_1"] > one["lambda_min"] and one["trace_low"] < one["trace_high"] for one in facts)
+    folder = run / "even" / "spectra" / "hessian"
+    assert {path.name for path in folder.iterdir()} == {
+        "manifest.json", "spectrum.npz", "spectrum.png", "spectrum.txt", "compared.png", "compared.txt"
+    }  # fmt: skip
+    said = call("spectrum", run / "even", run / "skewed", *little).stdout  # finished: only reads
+    assert "layer by layer" in said
+    assert str(folder) in said

@@ -120,8 +120,11 @@ def test_the_ggn_leaves_out_what_a_model_is_penalised_for():
 
 # --- finite differences
 
-SLOW = ("lstm", "gru", "an embedding with a mask", "softmax at each place", "attention", "group normalisation")
-DIFFERENT = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in KINDS]
+QUICK = (
+    "dense", "layer normalisation", "depthwise convolution", "convolution of a series", "embedding", "softmax",
+    "regularisation",
+)  # fmt: skip
+DIFFERENT = [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in KINDS]
 
 
 @pytest.mark.usefixtures("doubles")
@@ -135,15 +138,24 @@ def test_products_are_differences_of_the_gradient_whatever_the_model(name):
     assert apart(landscape(model, x, y, **more).curvature()) < 1e-7
 
 
-SHIPPED = [("lenet5", (28, 28, 1)), ("lenet_published", (28, 28, 1)), ("mlp", (28, 28, 1)), ("vgg_small", (16, 16, 3))]
+SHIPPED = [
+    ("lenet5", (28, 28, 1), {}),
+    ("mlp", (28, 28, 1), {}),
+    pytest.param("lenet_published", (28, 28, 1), {}, marks=pytest.mark.slow),
+    pytest.param("vgg_small", (16, 16, 3), {}, marks=pytest.mark.slow),
+    pytest.param("vgg_small", (16, 16, 3), {"batch_norm": True}, marks=pytest.mark.slow),
+    pytest.param("vgg16", (32, 32, 3), {"weights": "random"}, marks=pytest.mark.slow),  # its head, on features
+]
 
 
 @pytest.mark.usefixtures("doubles")
-@pytest.mark.parametrize(("name", "shape"), SHIPPED)
-def test_products_are_differences_of_the_gradient_of_shipped_models(name, shape):
-    model = shaken(getattr(models, name)(shape, 10), 0.02)
+@pytest.mark.parametrize(("name", "shape", "options"), SHIPPED)
+def test_products_are_differences_of_the_gradient_of_shipped_models(name, shape, options):
+    model = shaken(getattr(models, name)(shape, 10, **options), 0.02)
     images, labels = RNG.normal(size=(20, *shape)), RNG.integers(0, 10, 20)
-    assert apart(landscape(model, images, labels).curvature(), 1e-7) < 1e-6
+    found = landscape(model, images, labels)
+    assert (found.objective.network.prefix is not None) == (name == "vgg16")
+    assert apart(found.curvature(), 1e-7) < 1e-6
 
 
 # --- scales and layers

@@ -132,6 +132,32 @@ def test_layer_norm_is_not_called_filter_norm():
     assert not np.allclose(np.linalg.norm(by_layer, axis=0), np.linalg.norm(weights, axis=0), rtol=1e-2)
 
 
+def test_on_the_scale_of_single_weights_the_noise_is_multiplied_by_each():
+    model = dense_net()
+    space = Space(model)
+    found = space.random(0, 3, "abs")
+    entry = space.layout.by_path["two/kernel"]
+    expected = np.abs(space.weights[entry.slice].astype(np.float64)) * space.noise(entry, 0, 3).ravel()
+    np.testing.assert_array_equal(found.vector[entry.slice], expected.astype(np.float32))
+    assert not found.vector[space.layout.by_path["two/bias"].slice].any()
+    assert found.name == "random abs-scaled, seed 0, index 3"
+
+
+def test_coordinates_are_what_directions_move_with_the_scale_of_each():
+    space = Space(dense_net())
+    weights = space.weights + np.float32(0.5)
+    kernel = weights[space.layout.by_path["two/kernel"].slice].reshape(5, 3).astype(np.float64)
+    (entry,), scaling = space.coordinates("filter", weights, ["two"])
+    assert entry.path == "two/kernel"
+    np.testing.assert_allclose(scaling.reshape(5, 3)[0], np.linalg.norm(kernel, axis=0) / np.sqrt(5))
+    np.testing.assert_allclose(space.coordinates("abs", weights, ["two"])[1], np.abs(kernel).ravel())
+    entries, scaling = space.coordinates("none", weights)
+    assert [entry.path for entry in entries] == ["one/kernel", "one/bias", "two/kernel", "two/bias"]
+    assert (scaling == 1).all()
+    with pytest.raises(UserError, match="scale: 'layer' is unknown; allowed: none, filter, abs"):
+        space.coordinates("layer", weights)
+
+
 def test_model_norm_has_one_factor_for_the_whole():
     # loss-landscapes recomputed the norm inside its loop: [3, 4] and [3, 4] scaled to 10 gave 7.07 and 5.77.
     space = Space(dense_net())

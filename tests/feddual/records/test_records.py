@@ -7,12 +7,13 @@ import pytest
 
 import feddual
 import figures.report
+from diagnostics.surfaces.export import export
 from diagnostics.surfaces.results import Surface
 from feddual.errors import UserError
 from feddual.experiment import config
 from feddual.records.collect import collect
 from feddual.records.identity import by_experiment, changes, differences, flat, identity
-from feddual.records.run_dir import Checkpoint, RunDir
+from feddual.records.run_dir import Checkpoint, RunDir, atomic_write
 from feddual.records.slim import SlimRun, open_run, open_slim
 from feddual.records.study_dir import StudyDir, all_runs
 from feddual.records.tables import ArrayTable, RowTable, arrays_bytes, rows_bytes
@@ -109,6 +110,12 @@ def test_a_damaged_table_is_named(tmp_path):
         all_runs(tmp_path)
 
 
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "taken").write_text("a file where the folder would be")
+    with pytest.raises(UserError, match=r"out: cannot write to .*taken/x\.md \(.+\); choose another folder"):
+        atomic_write(tmp_path / "taken" / "x.md", b"")
+
+
 # --- slim studies
 
 
@@ -154,6 +161,8 @@ def test_a_slim_surface_loads_from_where_it_was(study):
     small, whole = Surface.load(folder), Surface.load(study / "study" / folder.relative_to(study / "slim"))
     assert small.meta == whole.meta
     np.testing.assert_array_equal(small.loss, whole.loss.astype(np.float32))
+    assert (small.class_loss.shape, whole.class_loss.shape) == ((*small.loss.shape, 0), (*small.loss.shape, 10))
+    assert "class" not in export(small, "csv", study / "points.csv").read_text()
     with pytest.raises(UserError, match="not a surface"):
         Surface.load(folder.with_name("pair-9"))
 
@@ -178,7 +187,7 @@ def test_collecting_again_adds_and_replaces_and_keeps_weights(study):
 
 def test_a_run_directory_comes_before_a_slim_copy(study):
     make_run(study / "slim" / "fedavg-s1", "fmnist", "fedavg", 1, rounds=5)
-    assert [run.rounds_done() for run in all_runs(study / "slim")] == [1, 5]
+    assert [run.rounds_done() for run in all_runs(study / "slim")] == [180, 5]
 
 
 def test_the_recorded_results_stay_small():

@@ -99,7 +99,7 @@ def test_probes_from_the_command_line():
     assert probes.parse("loss-surface@rounds=1+30,grid=5") == {"name": "loss-surface", "rounds": [1, 30], "grid": 5}
     with pytest.raises(UserError, match="expected NAME@key=value"):
         probes.parse("a@b")
-    with pytest.raises(UserError, match=r"probes: 'no-such-probe' is unknown; allowed: gradient-norms, loss-sur"):
+    with pytest.raises(UserError, match=r"probes: 'no-such-probe' is unknown; allowed: forgetting, gradient-norms"):
         probes.create({"name": "no-such-probe"})
     with pytest.raises(UserError, match="does not take"):
         probes.create({"name": "tests.helpers:NormProbe", "colour": 1})

@@ -7,6 +7,7 @@ import inspect
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 import figures
 from feddual.errors import UserError
 from figures import charts
+from figures.charts.saving import elsewhere
 
 ROOT = Path(__file__).parents[3]
 X = np.arange(4.0)
@@ -94,6 +96,35 @@ def test_an_empty_panel_says_why():
     chart = charts.Chart([charts.Panel("title", "x", "y", [], empty="not measured")], columns=1)
     assert "not measured" in [text.get_text() for text in chart.matplotlib().axes[0].texts]
     assert "not measured" in chart.plotly().to_json()
+
+
+def test_a_chart_drawn_elsewhere_is_the_same_to_the_byte(tmp_path):
+    chart = chart_of(MARKS["line"], MARKS["heat"], MARKS["contour"])
+    here = charts.save(chart, "same", tmp_path / "here", ("png", "html"))
+    with ThreadPoolExecutor(1) as pool, elsewhere(pool) as pending:
+        there = charts.save(chart, "same", tmp_path / "there", ("png", "html"))
+    assert [one.result() for one in pending] == [None]
+    assert [file.name for file in there] == [file.name for file in here] == ["same.png", "same.html"]
+    assert [file.read_bytes() for file in there] == [file.read_bytes() for file in here]
+
+
+def test_what_fails_elsewhere_is_said_here(tmp_path):
+    (tmp_path / "taken").write_text("a file where the folder would be")
+    with ThreadPoolExecutor(1) as pool, elsewhere(pool) as pending:
+        charts.save(chart_of(MARKS["line"]), "one", tmp_path / "taken", ("png",))
+    with pytest.raises(UserError, match=r"cannot write to .*taken"):
+        pending[0].result()
+
+
+def test_a_chart_that_cannot_be_sent_is_drawn_at_once(tmp_path):
+    class Local(str):  # pickle finds no class within a function
+        pass
+
+    chart = chart_of(MARKS["line"], caption=Local("a notebook's own"))
+    with ThreadPoolExecutor(1) as pool, elsewhere(pool) as pending:
+        (file,) = charts.save(chart, "one", tmp_path, ("png",))
+        assert file.is_file()
+    assert not pending
 
 
 def test_files_are_named_by_their_kind_and_the_same_each_time(tmp_path):

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import tell_tiny_story
+import diagnostics
+import feddual
+from figures import report as page
+from tests.helpers import tell_tiny_story, tiny
 
 pytestmark = pytest.mark.slow
 
@@ -18,6 +21,9 @@ NOTEBOOKS = sorted((Path(__file__).parents[3] / "notebooks").glob("*.ipynb"))
 WIDTHS = {"desktop": (1280, 900), "phone": (390, 844)}
 # 3-D without a graphics card; root in a container has no sandbox.
 ARGUMENTS = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
+TOO_WIDE = """[...document.querySelectorAll('main *')].filter(
+    one => !one.closest('.wide, pre, svg') && one.getBoundingClientRect().right > innerWidth + 0.5)
+    .map(one => one.outerHTML.slice(0, 120))"""
 WAIT = 300_000  # milliseconds; a busy machine draws slowly, without a graphics card
 
 
@@ -37,6 +43,15 @@ def report(tmp_path_factory):
     """The report of the quickstart's story, tiny."""
     out = tmp_path_factory.mktemp("story")
     return Path(tell_tiny_story(out).report)
+
+
+@pytest.fixture(scope="module")
+def forgetting(tmp_path_factory):
+    """The report of a run with the forgetting probe."""
+    out = tmp_path_factory.mktemp("forgetting") / "run"
+    probe = diagnostics.ForgettingProbe(every=1, samples=40)
+    feddual.run(tiny(), out=out, probes=[probe], progress=False)
+    return page.write(out)
 
 
 class Visit:
@@ -116,13 +131,22 @@ def test_every_chart_has_points_and_nothing_is_wrong(visit, report, tmp_path, wi
         assert panels
         assert all(trace["points"] for panel in panels for trace in panel), chart
         assert all(panels), chart
-    too_wide = """[...document.querySelectorAll('main *')].filter(
-        one => !one.closest('.wide, pre, svg') && one.getBoundingClientRect().right > innerWidth + 0.5)
-        .map(one => one.outerHTML.slice(0, 120))"""
-    assert seen.ask(too_wide) == []
+    assert seen.ask(TOO_WIDE) == []
     assert seen.ask("document.documentElement.scrollWidth - innerWidth") <= 0
     sections = seen.ask("[...document.querySelectorAll('section')].map(section => '#' + section.id)")
     shoot(seen, tmp_path, f"report-{width}-{scheme}", sections)
+    seen.clean()
+
+
+@pytest.mark.parametrize("width", list(WIDTHS))
+def test_what_averaging_breaks_fits_the_page(visit, forgetting, tmp_path, width):
+    seen = visit(width).open(forgetting, "html[data-ready=yes]")
+    for chart in ("forgetting", "forgetting-stages", "client-fairness", "calibration"):
+        panels = seen.traces(chart)
+        assert all(panels), chart
+        assert all(trace["points"] for panel in panels for trace in panel), chart
+    assert seen.ask(TOO_WIDE) == []
+    shoot(seen, tmp_path, f"report-{width}", ["#averaging"])
     seen.clean()
 
 

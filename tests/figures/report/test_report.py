@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import diagnostics
 import feddual
 from diagnostics import gradients
 from diagnostics.flatness.comparison import Comparison
@@ -289,3 +290,93 @@ def test_nothing_to_report_on(source):
     result = CliRunner().invoke(app, ["report", source])
     assert result.exit_code == 2
     assert result.stderr.startswith("error: ")
+
+
+# --- what averaging breaks
+
+
+@pytest.fixture(scope="module")
+def forgetting(tmp_path_factory):
+    """Two seeds with the probe and a run without it."""
+    out = tmp_path_factory.mktemp("forgetting")
+    for seed in (0, 1):
+        probe = diagnostics.ForgettingProbe(every=2, samples=40)
+        feddual.run(tiny(training__rounds=4, seed=seed), out=out / str(seed), probes=[probe], progress=False)
+    feddual.run(tiny(training__rounds=4, partition__name="iid"), out=out / "iid", progress=False)
+    return out
+
+
+def test_averaging_is_told_where_the_probe_was(forgetting, page):
+    assert 'id="averaging"' not in page
+    text = report.build(forgetting)
+    told = section(text, "averaging")
+    assert "FedAvg, IID: not recorded; `feddual run ... --probe forgetting@every=5` does" in told
+    charts = {chart["name"]: chart for chart in data(text)["charts"]}
+    for chart in ("forgetting", "forgetting-stages", "client-classes", "client-agreement", "client-fairness",
+                  "collapse", "calibration"):  # fmt: skip
+        assert all(panel["data"] for panel in charts[chart]["panels"])
+    assert [option["value"] for option in charts["calibration"]["controls"][0]["options"]] == ["2", "4"]
+
+
+def test_forgetting_on_the_page_is_the_probes(forgetting):
+    text = report.build(forgetting)
+    tables = [feddual.open(forgetting / seed).probe("forgetting") for seed in ("0", "1")]
+    for name in ("forgotten", "lost"):
+        means = [table[table["quantity"] == name].groupby(["round", "class"])["value"].mean() for table in tables]
+        rows = [row for row in download(text, "forgetting") if row["quantity"] == name]
+        assert len(rows) == 2 * 4
+        for row in rows:
+            wanted = np.mean([mean[int(row["round"]), int(row["class"])] for mean in means])
+            assert float(row["value"]) == pytest.approx(wanted)
+    rows = [row for row in download(text, "client-fairness") if row["quantity"] == "own_worst_tenth"]
+    wanted = [table[table["quantity"] == "own_worst_tenth"]["value"].tolist() for table in tables]
+    assert [float(row["value"]) for row in rows] == pytest.approx(wanted[0] + wanted[1])
+
+
+# --- flatness and merging
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """Two experiments with all that is measured beside the runs, and one without."""
+    out = tmp_path_factory.mktemp("measured")
+    for name, how in (("even", "iid"), ("skewed", "dirichlet_classes"), ("bare", "shards")):
+        experiment = tiny(training__rounds=4, checkpoint__every=1, checkpoint__keep="all", partition__name=how)
+        run = feddual.run(experiment, out=out / name, progress=False)
+        if name == "bare":
+            continue
+        landscape, quiet = diagnostics.Landscape(run, images=60), {"progress": False}
+        landscape.sharpness(["kappa_fn", "sam"], out=run.path / "sharpness/main", **quiet)
+        landscape.spectrum(k=2, steps=6, draws=2, probes=6, out=run.path / "spectra/main", **quiet)
+        diagnostics.barriers(run, pairs=2, grid=3, images=60, out=run.path / "barriers/round-00004", **quiet)
+        diagnostics.trajectory(run, grid=5, images=60, out=run.path / "trajectories/main", **quiet)
+    return out
+
+
+@pytest.mark.slow
+def test_what_was_measured_beside_the_runs_is_shown(measured, page):
+    assert 'id="merging"' not in page
+    text = report.build(measured)
+    told, charts = section(text, "merging"), {chart["name"]: chart for chart in data(text)["charts"]}
+    for chart in ("sharpness-ratios", "spectra", "trace-by-layer", "barriers", "barriers-by-layer", "trajectory-g0"):
+        assert all(panel["data"] for panel in charts[chart]["panels"]), chart
+    rows = download(text, "sharpness")
+    for name, label in (("even", "FedAvg, IID"), ("skewed", "FedAvg, non-IID (α = 0.5)")):
+        table = diagnostics.Sharpness.load(measured / name / "sharpness/main").table
+        found = [float(row["value"]) for row in rows if row["run"] == label]
+        assert found == pytest.approx(table["value"].tolist())
+    assert "κ_FN" in told
+    ratios = {row["quantity"]: float(row["effect"]) for row in download(text, "sharpness-ratios")}
+    one, two = (diagnostics.Sharpness.load(measured / name / "sharpness/main").table for name in ("even", "skewed"))
+    assert ratios["sam@0.05"] == pytest.approx(
+        two[two["measure"] == "sam"]["value"].iloc[0] / one[one["measure"] == "sam"]["value"].iloc[0]
+    )
+
+
+@pytest.mark.slow
+def test_what_cannot_be_read_is_said(measured, tmp_path):
+    shutil.copytree(measured / "even", tmp_path / "runs" / "even")
+    (tmp_path / "runs/even/barriers/round-00004/barriers.json").write_text("{")
+    told = section(report.build(tmp_path / "runs"), "merging")
+    assert "even, barriers/round-00004: " in told
+    assert 'id="chart-spectra"' in told

@@ -1,0 +1,1 @@
+"""What averaging breaks: forgetting by class, collapse of the features, calibration, how clients fare."""
