@@ -57,13 +57,10 @@ def barriers(
     the client's own. Intervals (95 %) are over clients for one run, over runs for several. The folder, by default
     RUN/barriers/round-00060, gets barriers.json, CSV files and pictures; another measurement in it is refused.
     """
-    from diagnostics.flatness.matching import group_runs
     from diagnostics.merging.barriers import barriers as measure
     from diagnostics.merging.result import compare_barriers
     from diagnostics.trajectories.trajectory import run_names
     from feddual import devices
-    from feddual.api import Run
-    from feddual.records.identity import by_experiment
     from feddual.records.run_dir import RunDir
 
     if between not in ("clients", "seeds"):
@@ -82,23 +79,32 @@ def barriers(
         chosen = round_index[0] if round_index else None
         _tell([(folder, measure(models, round=chosen, out=folder, **asked))], None, as_json)
         return
-    made, groups = [], dict[str, list[Any]]()
-    one = len(by_experiment({run: Run(run).config.to_dict() for run in runs})) == 1  # its seeds stay together
-    names = {runs[0].name: runs} if one else group_runs(runs)
     single = len(runs) * len(round_index or [0]) == 1
-    for name, several in names.items():
-        for run in map(Run, several):
-            for number in round_index or run.replayable[-1:]:
-                folder = out if single and out else RunDir(run.path).barriers_path(f"round-{number:05d}{end}")
-                found = measure(run, round=number, out=folder, **asked)
-                groups.setdefault(name, []).append(found)
-                made.append((folder, found))
-                if planes:
-                    _planes(run, number, folder, images or None, seed, not as_json)
+    made, groups = [], dict[str, list[Any]]()
+    for name, run, number in _rounds(runs, round_index or []):
+        folder = out if single and out else RunDir(run.path).barriers_path(f"round-{number:05d}{end}")
+        found = measure(run, round=number, out=folder, **asked)
+        groups.setdefault(name, []).append(found)
+        made.append((folder, found))
+        if planes:
+            _planes(run, number, folder, images or None, seed, not as_json)
     table = None if single else compare_barriers(groups)
     if table is not None and out is not None:
         _save_comparison(table, out)
     _tell(made, table, as_json)
+
+
+def _rounds(runs: list[Path], chosen: list[int]) -> Iterator[tuple[str, Any, int]]:
+    """Each run and round, with the name of the run's experiment."""
+    from diagnostics.flatness.matching import group_runs
+    from feddual.api import Run
+    from feddual.records.identity import by_experiment
+
+    one = len(by_experiment({run: Run(run).config.to_dict() for run in runs})) == 1  # its seeds stay together
+    for name, several in ({runs[0].name: runs} if one else group_runs(runs)).items():
+        for run in map(Run, several):
+            for number in chosen or run.replayable[-1:]:
+                yield name, run, number
 
 
 def _planes(run: Any, number: int, folder: Path, images: int | None, seed: int, progress: bool) -> None:
