@@ -7,7 +7,7 @@ one by one, so that both have the same function. Both run on one thread in proce
 in a virtual environment of its own, and take turns: a product with the Hessian and one with the GGN each. A time is
 the best of all turns. curvlinops can multiply several vectors at once; of eight at a time it has `block` times.
 
-Also: each measure's cost in passes over the samples and seconds.
+Also: each measure's cost in products and seconds.
 """
 
 import argparse

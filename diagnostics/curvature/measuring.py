@@ -143,9 +143,9 @@ class Measuring:
             trace = parts.trace(curvature.blocks)
             draws = [ends.quadrature, *(parts.draw(number) for number in range(1, effort.draws))]
             tops = [parts.top(name, where) for name, where in curvature.blocks.items()] if effort.layerwise else []
-        cost = {name: {"passes": int(n), "seconds": round(float(s), 3)} for name, (n, s) in parts.cost.items()}
+        cost = {name: {"products": int(n), "seconds": round(float(s), 3)} for name, (n, s) in parts.cost.items()}
         done = {
-            "passes": sum(one["passes"] for one in cost.values()) + 1,  # and the gradient
+            "products": sum(one["products"] for one in cost.values()) + 1,  # and the gradient
             "seconds": round(sum(one["seconds"] for one in cost.values()), 3), "cost": cost,
             "converged": ends.converged,
         }  # fmt: skip

@@ -105,7 +105,7 @@ class Spectrum:
 
         Returns:
             λ1 and the smallest eigenvalue with their residuals, λ1/λ5, the trace with its interval, its mean per
-            weight, the gradient's norm (of the same coordinates, without the scaling), loss, passes and seconds.
+            weight, the gradient's norm (of the same coordinates, without the scaling), loss, products and seconds.
         """
         facts, (mean, low, high) = self.meta["facts"], self.trace.interval().floats()
         row = {
@@ -113,7 +113,7 @@ class Spectrum:
             "residual_1": self.largest_residuals[0], "lambda_1/lambda_5": self.ratio,
             "lambda_min": self.smallest[0], "residual_min": self.smallest_residuals[0], "trace": mean,
             "trace_low": low, "trace_high": high, "trace_per_weight": mean / facts["size"],
-            "gradient_norm": facts["gradient_norm"], "loss": facts["loss"], "passes": facts["passes"],
+            "gradient_norm": facts["gradient_norm"], "loss": facts["loss"], "products": facts["products"],
             "seconds": facts["seconds"],
         }  # fmt: skip
         return pd.DataFrame([row])

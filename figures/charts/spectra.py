@@ -96,7 +96,7 @@ def caption(spectrum: Any) -> str:
         f"Largest eigenvalue {spectrum.largest[0]:.4g} (residual {spectrum.largest_residuals[0]:.1g}){ratio}; smallest "
         f"{spectrum.smallest[0]:.4g} (residual {spectrum.smallest_residuals[0]:.1g}).",
         f"Trace {_trace(spectrum)} (95 %, Student's t over {spectrum.trace_samples.shape[1]} samples of Hutch++).",
-        f"Loss {facts['loss']:.4g}, gradient norm {facts['gradient_norm']:.2g}; {facts['passes']} passes over the "
+        f"Loss {facts['loss']:.4g}, gradient norm {facts['gradient_norm']:.2g}; {facts['products']} products over the "
         f"samples in {facts['seconds']:.0f} s.",
         f"Moving statistics: {identity['bn']}. Weights {identity['weights'][:8]}, data {identity['data'][:8]}.",
     ]
@@ -122,14 +122,14 @@ def text(named: Mapping[str, Any]) -> str:
     """A table for a terminal: the numbers of each, and below it those of its layers."""
     width = max(map(len, ("run", *named))) + 2
     lines = [
-        f"{'run':<{width}}{'λ1':>10}{'λ1/λ5':>8}{'λ min':>11}{'‖g‖':>10}{'loss':>9}{'passes':>8}  trace [95 %]",
+        f"{'run':<{width}}{'λ1':>10}{'λ1/λ5':>8}{'λ min':>11}{'‖g‖':>10}{'loss':>9}{'products':>9}  trace [95 %]",
     ]
     for name, one in named.items():
         facts = one.meta["facts"]
         ratio = "–" if np.isnan(one.ratio) else f"{one.ratio:.2f}"
         lines.append(
             f"{name:<{width}}{one.largest[0]:>10.4g}{ratio:>8}{one.smallest[0]:>11.4g}{facts['gradient_norm']:>10.3g}"
-            f"{facts['loss']:>9.4g}{facts['passes']:>8}  {_trace(one)}"
+            f"{facts['loss']:>9.4g}{facts['products']:>9}  {_trace(one)}"
             + ("" if facts["converged"] else "  (eigenvalues not converged)")
         )
     for name, one in named.items():

@@ -136,7 +136,7 @@ def _colour_bar(made: Figure, scale: Scale, norm: Normalize, axes: list[Any]) ->
 def _panel(ax: Any, panel: Panel, width: float, norms: dict[Scale, Normalize]) -> None:
     """Draw one panel, so many inches wide."""
     lines = panel.note.count("\n") + 1 if panel.note else 0
-    ax.set_title(panel.title, loc="left", pad=6 + 10 * lines)
+    ax.set_title(panel.title or " " * bool(lines), loc="left", pad=6 + 10 * lines)  # a blank keeps the note its room
     if panel.note:
         note = ax.annotate(
             panel.note, (0, 1), (0, 3), "axes fraction", "offset points", fontsize=7.5, color=FAINT, va="bottom"

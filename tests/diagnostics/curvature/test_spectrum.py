@@ -52,7 +52,7 @@ def test_ends_trace_and_layers_are_those_of_the_matrix(landscape, dense, found):
         assert row["lambda_1"] == pytest.approx(np.linalg.eigvalsh(block)[-1], rel=1e-3)
         assert row["trace_low"] - row["trace_high"] + row["trace_low"] < np.trace(block) < 2 * row["trace_high"]
     assert found.meta["facts"]["converged"]
-    assert found.meta["facts"]["passes"] == sum(one["passes"] for one in found.meta["facts"]["cost"].values()) + 1
+    assert found.meta["facts"]["products"] == sum(one["products"] for one in found.meta["facts"]["cost"].values()) + 1
 
 
 def test_the_density_has_mass_one_and_the_matrix_own_mean(dense, found):
@@ -109,7 +109,7 @@ def test_a_folder_is_read_again_continued_and_refused_to_another(landscape, tmp_
 
 def test_killed_and_resumed_the_numbers_are_the_same(landscape, tmp_path, monkeypatch):
     whole = landscape.spectrum(out=tmp_path / "whole", **LITTLE)
-    calls, before = [], whole.meta["facts"]["cost"]["eigenvalues and a draw of the density"]["passes"]
+    calls, before = [], whole.meta["facts"]["cost"]["eigenvalues and a draw of the density"]["products"]
     from diagnostics.curvature.operator import Curvature
 
     plain = Curvature.matvec
@@ -129,13 +129,13 @@ def test_killed_and_resumed_the_numbers_are_the_same(landscape, tmp_path, monkey
     resumed = landscape.spectrum(out=tmp_path / "killed", **LITTLE)
     for name, array in whole.arrays().items():
         np.testing.assert_array_equal(array, resumed.arrays()[name])
-    assert resumed.meta["facts"]["passes"] == whole.meta["facts"]["passes"]
+    assert resumed.meta["facts"]["products"] == whole.meta["facts"]["products"]
 
 
 @pytest.mark.parametrize("budget", [60, 150, 400])
 def test_a_budget_holds(landscape, budget):
     found = landscape.spectrum(budget=budget, progress=False)
-    assert found.meta["facts"]["passes"] <= budget + 1
+    assert found.meta["facts"]["products"] <= budget + 1
 
 
 def test_a_budget_too_small_and_other_nonsense_are_refused(landscape):
