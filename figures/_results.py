@@ -1,7 +1,7 @@
 """The rows of the paper's tables among recorded runs, and what is said of several seeds."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -167,6 +167,16 @@ def seeds_text(*numbers: int, what: str = "seed") -> str:
     """`3 seeds`, or `1-3 seeds` where they differ."""
     low, high = min(numbers, default=0), max(numbers, default=0)
     return f"{low}–{high} {what}s" if low < high else f"{high} {what}{'s' if high != 1 else ''}"
+
+
+def repetitions_text(which: Iterable[Replicate]) -> str:
+    """`3 seeds`, or `2 draws × 3 seeds` of several draws of the clients."""
+    found = list(which)
+    draws, seeds = ({one[place] for one in found} for place in (0, 1))
+    if len(draws) < 2:
+        return seeds_text(len(seeds))
+    whole = len(found) == len(draws) * len(seeds)
+    return f"{len(draws)} draws × {seeds_text(len(seeds))}" if whole else f"{len(found)} draws and seeds"
 
 
 def accuracy(runs: Sequence[Recorded], paper: tuple[float, float] | str | None = None) -> dict[str, Any]:

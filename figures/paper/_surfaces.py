@@ -9,6 +9,7 @@ from `comparison/<figure>/` beside the runs when it is of these surfaces.
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -17,7 +18,7 @@ from diagnostics.flatness.comparison import AGAINST, FILE, Comparison, all_at_on
 from diagnostics.statistics import NO_INTERVAL
 from diagnostics.surfaces.results import Surface
 from feddual.records.identity import Replicate
-from figures._results import NOT_RUN, Drawing, Results, seeds_text
+from figures._results import NOT_RUN, Drawing, Results, repetitions_text, seeds_text
 from figures.charts import save, tables
 from figures.charts import surfaces as plots
 
@@ -58,7 +59,7 @@ def draw(
         captions += [f"{setting}: {sentence}" for sentence in made.about]
         table = _table(made)
         frames.append(table.assign(setting=setting, dataset=dataset))
-        sections.append(_section(setting, table))
+        sections.append(_section(setting, table, made.settings))
     frame = pd.concat(frames, ignore_index=True)
     files += tables.write(f"{name}_table", title, sections, [*NOTES, *captions], frame, out)
     return Drawing(files, frame)
@@ -80,12 +81,12 @@ def _suffix(number: int) -> str:
 
 
 NOTES = (
-    "Mean over training seeds and pairs of directions (loss and accuracy: over seeds, of the largest sample), its 95 % "
-    "interval over both (Student's t, random effects of seeds crossed with directions). Accuracy: mean and paired "
-    "difference; all others: geometric mean and paired ratio. The last column is wide enough for all comparisons of "
-    "the table to hold at once (Bonferroni). > or <: a bound, since a radius was never reached within the plane. "
-    "Directions are filter-normalised: radius 1 moves every filter by its own norm. A smaller number is a flatter "
-    "model, not a better one.",
+    "Mean over runs and pairs of directions (loss and accuracy: over runs, of the largest sample), its 95 % interval "
+    "over draws of the clients, training seeds and directions (Student's t, crossed random effects). Accuracy: mean "
+    "and paired difference; all others: geometric mean and paired ratio. The last column is wide enough for all "
+    "comparisons of the table to hold at once (Bonferroni). > or <: a bound, since a radius was never reached within "
+    "the plane. Directions are filter-normalised: radius 1 moves every filter by its own norm. A smaller number is a "
+    "flatter model, not a better one.",
 )
 
 
@@ -126,7 +127,7 @@ def _table(made: Comparison) -> pd.DataFrame:
     return rows[[*columns, "match", "variant"]]
 
 
-def _section(setting: str, table: pd.DataFrame) -> tables.Block:
+def _section(setting: str, table: pd.DataFrame, settings: Mapping[str, Any]) -> tables.Block:
     """Of each quantity a row for each case, one below the other."""
     labels = list(dict.fromkeys(table["group"]))
     rows = []
@@ -139,6 +140,8 @@ def _section(setting: str, table: pd.DataFrame) -> tables.Block:
             what = footing.named(quantity, (str(match), str(variant)))
             rows.append([what, *cells, effect["effect_scale"], said_of_effect(effect), all_at_once(effect)])
     seeds, pairs = int(table["seeds"].max()), int(table["pairs"].max())
-    size = f"{seeds_text(seeds)} × {pairs} pairs" + (f"; {NO_INTERVAL}" if seeds == 1 else "")
+    known = settings.get("repetitions")
+    repeated = repetitions_text(Replicate(*one) for one in known) if known else seeds_text(seeds)
+    size = f"{repeated} × {pairs} pairs" + (f"; {NO_INTERVAL}" if seeds == 1 else "")
     among = f"all {table['comparisons'].max():.0f} at once"
     return tables.Block(f"{setting} ({size})", ["quantity", *labels, "compared by", "compared", among], rows)

@@ -18,7 +18,7 @@ from diagnostics.statistics import NO_INTERVAL, said
 from feddual.records.identity import Replicate
 from feddual.records.results import Recorded
 from feddual.records.slim import open_probe
-from figures._results import Drawing, Results, seeds_text
+from figures._results import Drawing, Results, repetitions_text
 from figures.charts import Chart, save, tables
 from figures.charts import gradients as plots
 
@@ -62,11 +62,12 @@ def draw(runs: Results, out: Path) -> Drawing:
         base, other = _pairs(groups)
         if not base:
             continue
+        repeated = repetitions_text(sorted(set(groups["IID"]) & set(groups[SKEWED])))
         both = {"IID": base, f"non-IID ({SKEWED})": other}
         every = _ratios(runs, setting, groups)
         by_label = {str(label): part for label, part in every[every["normalisation"] == "rms"].groupby("against")}
         ratios, profile = by_label[SKEWED], {label: by_label[label] for label in sorted(by_label)}
-        facts = {**_facts(setting), "trained": _trained(base, other)}
+        facts = {**_facts(setting), "trained": _trained(base, other), "repeated": repeated}
         order = [*gradients.COLUMNS, "normalisation"]
         parts.append(every[every["against"] == SKEWED][order].assign(**facts))
         chosen = [gradients.definition(item).name for item in SHOWN]
@@ -114,8 +115,9 @@ def _ratios(runs: Results, setting: Subfigure, groups: Groups, write: bool = Fal
 
 
 NOTE = (
-    "Geometric mean over measured rounds and seeds of the ratio non-IID / IID (norms over √size), and its 95 % "
-    "interval (Student's t over seeds, of each the mean over its rounds; one seed has none). * excludes 1 also when "
+    "Geometric mean over measured rounds and runs of the ratio non-IID / IID (norms over √size), and its 95 % "
+    "interval (Student's t over seeds, crossed with draws of the clients where there are several, of each run the mean "
+    "over its rounds; one run has none). * excludes 1 also when "
     "the interval is widened to hold for all layers of the line at once (Bonferroni). Letters as in "
     "docs/diagnostics.md."
 )
@@ -179,7 +181,7 @@ def _sections(frame: pd.DataFrame) -> list[tables.Block]:
             lines.append([f"{gradients.definition(str(name)).letter} {str(name).replace('_', ' ')}", *cells])
         runs = int(rows["runs"].max())
         among = f"{rows['comparisons'].max():.0f} layers compared at once" if runs > 1 else NO_INTERVAL
-        heading = f"{title} ({seeds_text(runs)}; {_measured(rows)}; {among})"
+        heading = f"{title} ({rows['repeated'].iloc[0]}; {_measured(rows)}; {among})"
         sections.append(tables.Block(heading, ["definition", *layers], lines))
     return sections
 
