@@ -128,9 +128,12 @@ IN_ORDER = (
 
 
 def _notes(runs: Results) -> list[str]:
-    probes = [run.record.probe_path(GradientNormProbe.name) for one in SETTINGS for run in _runs(runs, one)]
-    is_random = all((open_probe(path).read_json("facts.json") or {}).get("halves") == RANDOM for path in probes)
-    return [NOTE] if is_random else [NOTE, IN_ORDER]
+    def is_random(run: Recorded) -> bool:
+        probe = open_probe(run.record.probe_path(GradientNormProbe.name))
+        return bool((probe.read_json("facts.json") or {}).get("halves") == RANDOM)
+
+    before = [one.title for one in SETTINGS if not all(map(is_random, _runs(runs, one)))]
+    return [NOTE, f"{', '.join(before)}: {IN_ORDER}"] if before else [NOTE]
 
 
 def _runs(runs: Results, setting: Subfigure) -> list[Recorded]:
