@@ -169,6 +169,15 @@ def seeds_text(*numbers: int, what: str = "seed") -> str:
     return f"{low}–{high} {what}s" if low < high else f"{high} {what}{'s' if high != 1 else ''}"
 
 
+def baseline_first(runs: Sequence[Recorded]) -> list[Recorded]:
+    """Runs in the order of their repetitions, experiments with FedAvg on even clients, then FedAvg, before others."""
+
+    def place(run: Recorded) -> tuple[bool, bool, Replicate]:
+        return run.config["algorithm"]["name"] != "fedavg", run.config["partition"]["name"] != "iid", run.replicate
+
+    return sorted(runs, key=place)
+
+
 def repetitions_text(which: Iterable[Replicate]) -> str:
     """`3 seeds`, or `2 draws × 3 seeds` of several draws of the clients."""
     found = list(which)

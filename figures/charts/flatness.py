@@ -1,6 +1,7 @@
 """Charts of measured sharpness: forest plots of ratios with intervals, radial profiles; and the words for them."""
 
 import html as markup
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -79,7 +80,7 @@ def _case(match: str, variant: str) -> str:
 def _note(part: pd.DataFrame, ratios: pd.DataFrame) -> str:
     lines = [NO_INTERVAL] if ratios["low"].isna().all() else ["dark: 95 %; pale: 95 % for all rows at once"]
     if without := sorted({named(str(one)) for one in part[part["scale"] != "ratio"]["quantity"]}):
-        lines.append(f"not positive, no ratio: {', '.join(without)}")
+        lines += textwrap.wrap(f"not positive, no ratio: {', '.join(without)}", 72)
     return "\n".join(lines)
 
 

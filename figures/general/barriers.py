@@ -4,6 +4,7 @@ Compared are experiments whose barriers were measured in the same way (`python -
 """
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pandas as pd
 from diagnostics.merging.result import Barriers, compare_barriers
 from diagnostics.statistics import said
 from feddual.records.results import Recorded
-from figures._results import NOT_RUN, Drawing, Results
+from figures._results import NOT_RUN, Drawing, Results, baseline_first
 from figures._rows import DATASETS
 from figures.charts import LOOKS, Chart, Panel, merging, save, tables
 
@@ -31,7 +32,7 @@ def draw(runs: Results, out: Path) -> Drawing:
     """Write barriers.png, .pdf and .html, and barriers_table.md, .tex and .csv."""
     found = {title: (dataset, compare_barriers(groups)) for title, (dataset, groups) in _groups(runs).items()}
     panels = [
-        replace(panel, title=f"{title}: {panel.title}")
+        replace(panel, note=f"{title}\n{panel.note}")
         for title, (_, table) in found.items()
         for panel in merging.by_layer(table).panels
     ]
@@ -46,14 +47,14 @@ def draw(runs: Results, out: Path) -> Drawing:
 def _groups(runs: Results) -> dict[str, tuple[str, dict[str, list[Barriers]]]]:
     """What was measured alike, by data set, model and round: the data set, and results by experiment."""
     found: dict[tuple[str, str, str], dict[str, list[Barriers]]] = {}
-    for run in sorted(runs.runs, key=lambda run: run.replicate):
+    for run in baseline_first(runs.runs):
         for path in run.record.barriers():
             one = Barriers.load(path)
             if "clients" not in set(one.values["between"]):
                 continue  # of several runs, not of a round
             key = json.dumps([one.identity.get(name) for name in SAME] + [list(one.layers), path.name])
             model = run.config["model"]["name"]
-            title = f"{DATASETS.get(run.dataset, run.dataset)}, {model}, {path.name.replace('-', ' ')}"
+            title = f"{DATASETS.get(run.dataset, run.dataset)}, {model}, {re.sub('-0*', ' ', path.name)}"
             found.setdefault((title, key, run.dataset), {}).setdefault(_label(run), []).append(one)
     many = [title for title, *_ in found]
     return {

@@ -17,8 +17,7 @@ from diagnostics.flatness.sharpness_comparison import SAME, of_cases
 from diagnostics.flatness.sharpness_result import Sharpness
 from diagnostics.statistics import NO_INTERVAL
 from feddual.records.identity import Replicate
-from feddual.records.results import Recorded
-from figures._results import NOT_RUN, Drawing, Results
+from figures._results import NOT_RUN, Drawing, Results, baseline_first
 from figures._rows import DATASETS
 from figures.charts import LOOKS, Chart, Panel, save, tables
 from figures.charts.flatness import forest, named
@@ -65,25 +64,36 @@ def _chart(panels: list[Panel], height: float, empty: str) -> Chart:
 
 
 def _titled(title: str, panel: Panel) -> Panel:
-    return replace(panel, title=", ".join(filter(None, [title, panel.title])))
+    return replace(panel, note="\n".join(filter(None, [title, panel.note])))
 
 
 def _groups(runs: Results) -> dict[str, Group]:
-    """What was measured alike, by data set and the measurement's name."""
-    found: dict[tuple[str, str], Group] = {}
-    labels = _labels(runs.runs)
-    for run in sorted(runs.runs, key=lambda run: run.replicate):
+    """What was measured alike, by data set, model and the measurement's name."""
+    found: dict[tuple[str, str], Group] = {}  # experiments by identity
+    labels: dict[str, str] = {}
+    for run in baseline_first(runs.runs):
         for path in run.record.sharpness():
             one = Sharpness.load(path)
             rows = one.meta["facts"].get("rows") or one.meta["identity"]["data"]
             key = json.dumps([rows, *(one.meta["identity"][key] for key in SAME if key != "data"), path.name])
-            title = f"{DATASETS.get(run.dataset, run.dataset)}, {path.name}"
-            found.setdefault((title, key), {}).setdefault(labels[run.identity.text], {})[run.replicate] = one
+            title = f"{DATASETS.get(run.dataset, run.dataset)}, {run.config['model']['name']}, {path.name}"
+            labels[run.identity.text] = _label(run.config)
+            found.setdefault((title, key), {}).setdefault(run.identity.text, {})[run.replicate] = one
     many = [title for title, _ in found]
     return {
-        title if many.count(title) == 1 else f"{title} ({number})": group
+        title if many.count(title) == 1 else f"{title} ({number})": _named(group, labels)
         for number, ((title, _), group) in enumerate(found.items(), 1)
     }
+
+
+def _named(group: Group, labels: Mapping[str, str]) -> Group:
+    """By label instead of identity; experiments of one label are numbered."""
+    made: Group = {}
+    for identity, of_one in group.items():
+        name = labels[identity]
+        taken = [one for one in made if one.partition(" #")[0] == name]
+        made[f"{name} #{len(taken) + 1}" if taken else name] = of_one
+    return made
 
 
 def _compared(group: Group) -> Comparison | None:
@@ -99,17 +109,6 @@ def _compared(group: Group) -> Comparison | None:
         for place, which in enumerate(shared)
     }
     return of_cases(measured, {"repetitions": [list(which) for which in shared]})
-
-
-def _labels(runs: list[Recorded]) -> dict[str, str]:
-    """A name for each experiment: the algorithm and how the clients were drawn."""
-    found: dict[str, str] = {}
-    for run in runs:
-        if run.identity.text not in found:
-            name = _label(run.config)
-            taken = [one for one in found.values() if one.partition(" #")[0] == name]
-            found[run.identity.text] = f"{name} #{len(taken) + 1}" if taken else name
-    return found
 
 
 def _label(config: Mapping[str, Any]) -> str:
