@@ -25,6 +25,12 @@ SHORT = {  # file, the columns that are named, and others that are fixed
     "fig1": ("figures/gallery/fig1_table.csv", ("quantity", "group"), PLAIN),
     "fig2": ("figures/gallery/fig2_ratios.csv", ("model", "definition", "layer"), {"normalisation": "rms"}),
     "fig6": ("figures/gallery/fig6_table.csv", ("setting", "quantity", "group"), PLAIN),
+    "barriers": (
+        "figures/gallery/barriers_table.csv",
+        ("quantity", "between", "layer", "experiment"),
+        {"order": "as trained"},
+    ),
+    "flatness": ("figures/gallery/flatness.csv", ("quantity", "model"), PLAIN),
 }
 
 
