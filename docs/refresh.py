@@ -30,7 +30,7 @@ SHORT = {  # file, the columns that are named, and others that are fixed
         ("quantity", "between", "layer", "experiment"),
         {"order": "as trained"},
     ),
-    "flatness": ("figures/gallery/flatness.csv", ("quantity", "model"), PLAIN),
+    "flatness": ("figures/gallery/flatness.csv", ("of", "quantity", "model"), PLAIN),
 }
 
 

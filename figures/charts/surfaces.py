@@ -5,15 +5,16 @@ is computed here and no TensorFlow is imported.
 """
 
 import html as markup
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from diagnostics.statistics import NO_INTERVAL, crossed
+from diagnostics.statistics import NO_INTERVAL, repeated
 from feddual.errors import UserError
+from feddual.records.identity import Replicate
 from figures.charts.captions import at_centre, caption, of_logits, title
 from figures.charts.describe import Chart, Contour, Heat, Panel, Points, Surface3D
 from figures.charts.scale import Scale, shared_scale
@@ -57,7 +58,9 @@ def flat(name: str, surface: Any, scale: Scale, kind: str = "contour") -> Panel:
     return Panel(name, "α", "β", [mark, HERE], note=title(surface), square=True)
 
 
-def difference(first: Any, second: Any, names: tuple[str, str] = ("A", "B")) -> Chart:
+def difference(
+    first: Any, second: Any, names: tuple[str, str] = ("A", "B"), which: Sequence[Replicate] | None = None
+) -> Chart:
     """The second surface minus the first, each above its own centre; hatched where it could be chance.
 
     Args:
@@ -65,6 +68,7 @@ def difference(first: Any, second: Any, names: tuple[str, str] = ("A", "B")) -> 
             those of `second`.
         second: The other.
         names: Of both.
+        which: Draw of the clients and seed of each list; by default one draw.
 
     Returns:
         One panel.
@@ -77,10 +81,10 @@ def difference(first: Any, second: Any, names: tuple[str, str] = ("A", "B")) -> 
         raise UserError("difference: both sides need as many surfaces, on the same grid")
     rises = np.array([_rise(two) - _rise(one) for one, two in zip(flat_a, flat_b, strict=True)])
     rises = rises.reshape(len(a), -1, *here.loss.shape)
-    mean, low, high = crossed(rises)
+    mean, low, high = repeated(which or [Replicate(0, seed) for seed in range(len(rises))], rises)
     if len(rises) > 1:
         chance = ~((low > 0) | (high < 0))
-        said = f"95 % interval ({len(rises)} seeds × {rises.shape[1]} pairs) holds 0"
+        said = f"95 % interval ({len(rises)} {'runs' if which else 'seeds'} × {rises.shape[1]} pairs) holds 0"
     else:
         error = np.sqrt(sum(s.sem**2 for s in [*flat_a, *flat_b])) / len(flat_a)
         chance = ~(np.abs(mean) > SIGMAS * error)

@@ -108,7 +108,7 @@ def _pictures(
     one, two = found
     charts = {
         "contours": plots.panels(drawn), "3d": plots.panels3d(drawn),
-        "difference": plots.difference(first, second, (one, two)),
+        "difference": plots.difference(first, second, (one, two), list(found[one])),
     }  # fmt: skip
     files = []
     for kind, chart in charts.items():
