@@ -119,7 +119,7 @@ def _label(config: Mapping[str, Any]) -> str:
     return f"{look.label if look else algorithm}, {partition['name']}{alpha}"
 
 
-COLUMNS = ("measure", "model", "mean [95 %]", "to the first [95 %]", "all at once", "seeds")
+COLUMNS = ("measure", "model", "mean [95 %]", "to the first [95 %]", "all at once", "runs")
 
 
 def _block(title: str, found: Comparison) -> tables.Block:
