@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from diagnostics.statistics import over_repetitions, said, variance_components
+from feddual.experiment import config
 from feddual.records.identity import Replicate
 from feddual.records.results import Recorded
 from figures._results import NOT_RUN, Drawing, Results
@@ -71,7 +72,12 @@ def _name(run: Recorded) -> str:
     algorithm, preset = run.config["algorithm"]["name"], run.config["algorithm"].get("preset")
     look = LOOKS.get(f"{algorithm}-{preset}") or LOOKS.get(algorithm)
     counted = ", by examples" if run.config["training"]["weighting"] == "num_examples" else ""
-    return (look.label if look else algorithm) + counted + f", {run.config['dataset'].get('preprocess', 'auto')} input"
+    even = ", even clients" if run.config["partition"]["name"] == "iid" else ""
+    model = run.config["model"]["name"]
+    usual = config.resolve(f"paper-{run.dataset}").to_dict()["model"]["name"] if run.dataset in DATASETS else model
+    network = f", {model}" if model != usual else ""
+    fed = f", {run.config['dataset'].get('preprocess', 'auto')} input"
+    return (look.label if look else algorithm) + counted + even + network + fed
 
 
 def _block(frame: pd.DataFrame) -> tables.Block:

@@ -103,17 +103,19 @@ def _found(groups: Mapping[str, Row], runs: Results) -> dict[str, dict[Replicate
 def _pictures(
     name: str, drawn: Mapping[str, Surface], found: Mapping[str, recorded.Planes], out: Path, words: str
 ) -> list[Path]:
-    """Contours, 3-D, and the difference over all pairs of the table; below each what sets its case apart."""
+    """Contours, 3-D, and the difference over all pairs of the table; of cases with words to them, the first alone."""
     first, second = ([list(planes.values()) for planes in group.values()] for group in found.values())
     one, two = found
+    if words:
+        return save(replace(plots.panels(drawn), caption=words), f"{name}_contours", out, ("png",))
     charts = {
         "contours": plots.panels(drawn), "3d": plots.panels3d(drawn),
         "difference": plots.difference(first, second, (one, two), list(found[one])),
     }  # fmt: skip
-    files = []
+    files: list[Path] = []
     for kind, chart in charts.items():
         formats = ("png", "pdf", "html") if kind == "3d" else ("png", "pdf")
-        files += save(replace(chart, caption=words), f"{name}_{kind}", out, formats)
+        files += save(chart, f"{name}_{kind}", out, formats)
     return files
 
 
