@@ -12,9 +12,11 @@ from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from nbclient.exceptions import CellTimeoutError
 
 HERE = Path(__file__).parent
-MINUTES = 15  # before a cell is given up: far more than a quiet machine needs
+MINUTES = 5  # before a cell is given up: far more than a quiet machine needs
+TRIES = 2
 WIDGET = "application/vnd.jupyter.widget-view+json"
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -23,12 +25,23 @@ METADATA = {
 
 
 def execute(path: Path, folder: Path) -> nbformat.NotebookNode:
-    """Run a notebook in a folder; an error in a cell is raised."""
-    notebook = nbformat.read(path, as_version=4)
-    client = NotebookClient(
-        notebook, timeout=60 * MINUTES, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
-    )
-    return client.execute()
+    """Run a notebook in a folder; an error in a cell is raised.
+
+    Now and then a kernel's answer is lost, with the cell done and both sides waiting: then once more from the top.
+    """
+    for tries_left in reversed(range(TRIES)):
+        notebook = nbformat.read(path, as_version=4)
+        client = NotebookClient(
+            notebook, timeout=60 * MINUTES, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+        )
+        try:
+            return client.execute()
+        except CellTimeoutError:
+            if not tries_left:
+                raise
+            for made in ("runs", "out"):
+                shutil.rmtree(folder / made, ignore_errors=True)
+    raise AssertionError("unreachable")
 
 
 def clean(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
