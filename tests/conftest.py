@@ -25,7 +25,10 @@ HEAVY = (
     "tests/feddual/training/test_local.py",
     "tests/feddual/training/test_resume.py",
     "tests/diagnostics/commands",
+    "tests/diagnostics/curvature/test_operator.py",
+    "tests/diagnostics/curvature/test_spectrum.py",
     "tests/diagnostics/flatness",
+    "tests/diagnostics/forgetting/test_model.py",
     "tests/diagnostics/forgetting/test_probe.py",
     "tests/diagnostics/gradients",
     "tests/diagnostics/surfaces/test_directions.py::test_a_direction_of_unnamed_layers_is_the_same_in_another_process",
@@ -37,6 +40,7 @@ HEAVY = (
     "tests/diagnostics/surfaces/test_losses.py",
     "tests/diagnostics/surfaces/test_measure.py",
     "tests/figures/report",
+    "tests/figures/test_merging_charts.py",
     "tests/figures/test_figures.py",
 )
 
